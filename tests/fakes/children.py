@@ -1,7 +1,7 @@
 """Children that are no processes: the child's own code on the loop, over a connection of messages in memory.
 
-A fake child is killed, hangs and exits as a process does: unsent and untaken messages are lost.  Its consumers are
-classes that a test registers by name.
+A fake child is killed, hangs and exits like a process: unsent and unread messages are lost.  Its consumers are classes
+that a test registers by name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EXIT_TERMINATED = -15
 
 
 class DiesHere(BaseException):
-    """Raised inside a consumer's method: its process is killed there."""
+    """Raised inside a consumer's method, and kills the child's process there."""
 
 
 class FakeChild:
@@ -75,7 +75,7 @@ class FakeChild:
         self._end(EXIT_KILLED)
 
     def exit(self, status: int) -> None:
-        """Ends as by the consumer's own doing."""
+        """Exits as if the consumer itself had called for it."""
         self._end(status)
 
     async def _live(self) -> None:
@@ -123,7 +123,7 @@ class FakeChildren:
         return child
 
     def kill_all(self) -> None:
-        """Ends all of them, as when their node's process has ended."""
+        """Ends all of them, as after the end of their node's process."""
         for child in self.alive.values():
             child.kill()
         self.alive.clear()
