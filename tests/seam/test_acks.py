@@ -76,7 +76,7 @@ async def test_an_answer_does_not_count_a_replica_that_has_given_its_log_up(way:
 
 @virtual
 async def test_an_answer_does_not_count_a_replica_that_is_silent() -> None:
-    """Its machine is gone without a word, and its disk with it; nothing has ended its connection yet."""
+    """The replica's machine is gone silently, with its disk; its connection is not closed yet."""
     group = Group(82, 5)
     group.net.stall_s = 60.0
     await group.start()
@@ -127,8 +127,8 @@ class Mute(Channel):
 @pytest.mark.parametrize("late", [False, True])
 @virtual
 async def test_an_answer_does_not_count_what_a_feed_that_was_replaced_has_brought(late: bool) -> None:
-    """Another store has come under the name while the old connection was half open. ``late``: an acknowledgement that
-    was under way on it is read after that."""
+    """Another store has the replica's name now, while the old connection is half open. With ``late``, an
+    acknowledgement under way on the old connection is read after that."""
     group = Group(83)
     await group.start()
     await group.serving()

@@ -122,7 +122,8 @@ async def test_whoever_has_its_log_anew_adds_up_to_what_the_others_do(
 @pytest.mark.parametrize("found", [True, False])
 @virtual
 async def test_a_commit_that_only_others_know_is_asked_again_until_they_have_told(found: bool) -> None:
-    """Before every member has answered it is neither gone nor unknown; where none knows it, it is unknown for good."""
+    """Before every member has answered, the commit is neither gone nor unknown; if none has it, it is unknown for
+    good."""
     group, ((before, first), (behind, second)) = await cleaned(2)
     whole = group.master
     crippled = [name for name in group.names if name != whole]

@@ -225,7 +225,8 @@ def test_it_changes_to_segments_and_back_a_thousand_times_and_nobody_sees_it(mon
 @pytest.mark.parametrize("seed", seeds(6))
 @virtual
 async def test_nothing_is_skipped_whatever_ends(seed: int) -> None:
-    """Children, nodes, machines end at any moment; consumers commit now and then, and take as much as they like."""
+    """Children, nodes and machines end at any moment; consumers commit now and then, and accept any number of
+    events."""
     rng = Random(seed)
     group = await started(seed, one(retries_max=1000), ring_bytes_max=16 * KIB)
     over = False

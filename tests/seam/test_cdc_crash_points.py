@@ -187,7 +187,7 @@ def test_a_commit_into_the_group_stopped_at_every_call(size: int, moment: Moment
 @pytest.mark.parametrize("seed", seeds(4))
 @virtual
 async def test_a_master_that_ends_as_a_commit_is_stored_leaves_it_to_the_next(seed: int) -> None:
-    """The next one has the commit in its log, and may not know yet that it is durable."""
+    """The next master has the commit in its log, and may not know yet that it is durable."""
     group, notes = await made(seed, leads=True, size=3)
     for number in range(6):
         lives = len(notes.begins)

@@ -45,7 +45,7 @@ async def test_a_pause_lasts_past_restarts_until_a_person_resumes_it() -> None:
 
 @virtual
 async def test_a_resume_is_refused_while_it_is_not_known_whether_it_is_paused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answered, it would be paused all the same once its position can be read."""
+    """If the resume were answered, the consumer would still be paused once its position can be read."""
     group = await started(23, one(), size=1)
     await group.appended(b"one")
     await group.everything()

@@ -509,7 +509,7 @@ def test_a_listener_that_closes_ends_its_channels(run_body: RunBody) -> None:
 
 
 def test_who_has_connected_closes_without_a_word_from_the_other_side(run_body: RunBody) -> None:
-    """The other side may stand still: a replica that leaves its feed to elect another master waits for nobody."""
+    """The other side may be suspended: a replica that leaves its feed to elect another master must not wait for it."""
     ended = asyncio.Event()
 
     async def stands_still(channel: Channel) -> None:

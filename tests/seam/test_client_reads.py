@@ -251,7 +251,7 @@ async def test_a_read_that_knows_more_than_any_node_shows_ends_in_time() -> None
 
 @virtual
 async def test_a_client_that_reaches_a_member_elsewhere_than_its_group_does_reads_on() -> None:
-    """Its name is in the list, and no other member can be reached from here."""
+    """The member's name is in the list, and no other member can be reached from here."""
     group, _, _ = await started(34, hosts=("proxy",))
     vlsn = await group.appended(b"one")
     master = group.master

@@ -194,7 +194,8 @@ async def test_an_outcome_that_is_unknown_is_told_and_the_commit_may_be_called_a
 async def test_a_commit_that_is_refused_after_one_of_unknown_outcome_is_unknown_too(
     group: Group, log: Client, size: int
 ) -> None:
-    """A refusal speaks of its own try: who took it for the end would run the transaction again, and double it."""
+    """A refusal is about its own attempt only: a caller that took it for the outcome would run the transaction
+    twice."""
     txn = log.transaction()
     await txn.append_many([LARGE] * size)
     others = [name for name in group.names if name != group.master]
@@ -348,7 +349,7 @@ async def logged(group: Group, log: Client, txn: Transaction) -> asyncio.Task[An
 async def test_a_commit_that_was_cancelled_and_is_asked_again_is_logged_once(
     group: Group, log: Client, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """Also where the log has forgotten it meanwhile, behind as many others as it remembers."""
+    """This holds even if the log has forgotten the commit, after as many others as it remembers."""
     monkeypatch.setattr("vlsn.state.handles.REMEMBERED", 4)
     txn = log.transaction()
     mine = [LARGE] * 4 if what == "staged" else [b"mine"]

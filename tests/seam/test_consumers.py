@@ -136,7 +136,7 @@ async def test_a_transaction_commits_no_position_that_lies_in_another_group() ->
 @pytest.mark.parametrize("seed", seeds(4))
 @virtual
 async def test_consumers_see_every_entry_through_whatever_happens(seed: int) -> None:
-    """Workers are dropped at random; each commits now and then.  Every entry is seen, in order behind each commit."""
+    """Workers are dropped at random; each commits now and then.  Every entry is seen, in order after each commit."""
     group, rng = Group(seed, levels=LEVELS), Random(f"consumer/{seed}")
     seed_global(seed)
     group.net.cut_rate = 0.01
@@ -205,7 +205,7 @@ async def outputs(log: Client) -> list[bytes]:
 @pytest.mark.parametrize("seed", seeds(4))
 @virtual
 async def test_a_pipeline_within_a_group_copies_each_entry_once_and_in_order(seed: int) -> None:
-    """Two workers of one name run all the time, each believing that it is the only one."""
+    """Two workers of one name run all the time; each believes that it is the only one."""
     group, rng = Group(seed, levels=LEVELS), Random(f"pipeline/{seed}")
     seed_global(seed)
     group.net.cut_rate = 0.01
@@ -481,7 +481,8 @@ async def test_a_poll_that_gave_nothing_in_time_is_asked_again_and_misses_nothin
 async def test_the_late_answer_of_a_commit_lets_nothing_be_committed_that_was_given_since(
     group: Group, log: Client
 ) -> None:
-    """Seed 20261128439 of the simulation: a commit is cancelled, the log is asked before it lands, its answer comes."""
+    """Simulation seed 20261128439: a commit is cancelled, the log is read before it is logged, then its answer
+    arrives."""
     await log.append(b"0")
     consumer = log.consumer("late", from_vlsn="start")
     entry = await consumer.poll(timeout_s=5.0)

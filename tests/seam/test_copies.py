@@ -89,7 +89,7 @@ JSON = {"Content-Type": "application/json"}
 
 @virtual
 async def test_entries_known_durable_are_not_given_up_to_a_majority_that_has_forgotten_them() -> None:
-    """The two have sealed the same term again: one name, two contents, and the majority's is the wrong one."""
+    """Two nodes have sealed the same term again: one name has two contents, and the majority's is wrong."""
     group, precious = await parted(91)
     await group.start("n3")
     await stays(group, "n3", precious, "most members hold another block")
@@ -100,7 +100,7 @@ async def test_entries_known_durable_are_not_given_up_to_a_majority_that_has_for
 
 @virtual
 async def test_entries_known_durable_are_not_given_up_where_no_matchpoint_is_left() -> None:
-    """n3 has cleaned away what it has in common with the others: they hold other entries under its VLSNs."""
+    """n3 has cleaned the part that it shares with the others, which have other entries at its VLSNs."""
     group, precious = await parted(92, cleaned=True)
     await group.start("n3")
     await stays(group, "n3", precious, "up to which this node knows its log durable")
@@ -111,7 +111,7 @@ async def test_entries_known_durable_are_not_given_up_where_no_matchpoint_is_lef
 
 @virtual
 async def test_entries_known_durable_are_not_given_up_to_a_log_that_has_yet_to_pass_them() -> None:
-    """The node waits where the others end below its durable end; past that the difference is plain."""
+    """The node waits while the others end below its durable end; past it the difference shows."""
     group, precious = await parted(93, cleaned=True, instead=80)
     node_of = group.nodes
     assert node_of["n1"].opened().log.view.range.last < max(precious)

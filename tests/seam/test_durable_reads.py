@@ -33,7 +33,7 @@ def last_of(blocks: bytes) -> int:
 @pytest.mark.parametrize("begins", [0, 2])
 @virtual
 async def test_a_reader_of_recent_blocks_sees_the_durable_ones_alone(begins: int) -> None:
-    """``begins``: so many VLSNs before the durable end."""
+    """``begins`` is the number of VLSNs before the durable end at which it starts."""
     group = Group(951)
     await group.start()
     await group.serving()

@@ -220,7 +220,7 @@ def test_a_stop_during_a_write_leaves_a_part_of_it() -> None:
 
 
 def test_every_call_of_an_operation_can_be_its_last() -> None:
-    """The count enumerates crash points: count once, then stop at each."""
+    """Crash points are enumerated by number: count the calls once, then stop at each."""
 
     def operation(disk: FakeDisk) -> None:
         file = disk.open("/d/new", create=True)

@@ -74,7 +74,7 @@ def test_founding_cut_at_every_disk_call(victim: str, power: bool) -> None:
 
 @virtual
 async def test_an_empty_node_takes_its_first_feed_from_whom_it_told_that_it_is_empty() -> None:
-    """Another leader may not have counted it: blocks that it took there could be founded over."""
+    """Another leader may not have counted this node: blocks from it could be overwritten by a second founding."""
     group = Group(17)
     await group.start()
     node = group.nodes["n3"]

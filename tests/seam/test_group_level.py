@@ -173,8 +173,8 @@ async def test_a_member_that_was_away_takes_the_level_with_the_log() -> None:
 
 @virtual
 async def test_a_member_promises_the_level_of_the_blocks_that_it_is_restored_with() -> None:
-    """The promise comes before the blocks are in its log. It was away when the level was raised, and its process may
-    end at any moment."""
+    """It promises before the blocks are in its log. It was away when the level was raised, and its process may end at
+    any moment."""
     group = await made(95)
     await all_told(group)
     away = next(name for name in group.names if name != group.master)
@@ -267,7 +267,7 @@ async def test_a_level_that_a_member_does_not_speak_is_not_raised_to() -> None:
 
 @virtual
 async def test_an_older_member_keeps_nothing_of_a_raise_that_it_cannot_read() -> None:
-    """The member might have been admitted just behind the check: the entry comes on its feed."""
+    """The member may be admitted just after the check, so the entry arrives on its feed."""
     group = await made(97)
     older = next(name for name in group.names if name != group.master)
     group.kill(older)

@@ -144,8 +144,8 @@ async def waits_for_the_third(group: Group, places: dict[tuple[int, int], int]) 
 @pytest.mark.parametrize("seed", [4, 5, 6])
 @virtual
 async def test_two_whose_state_was_lost_refuse_nobody_for_good_before_the_third_has_told(seed: int) -> None:
-    """The two serve plain appends, producers whose newest submission is there, and those that are new by their epoch.
-    Their tables know no more after a checkpoint, or after one was restored from the other."""
+    """The two serve plain appends, producers whose newest submission is in the log, and those that are new by ``born``.
+    Their tables have no more after a checkpoint, or after one was restored from the other."""
     group, places = await written(seed)
     whole = group.master
     crippled = [name for name in group.names if name != whole]
@@ -176,7 +176,7 @@ async def test_two_whose_state_was_lost_refuse_nobody_for_good_before_the_third_
 @pytest.mark.parametrize("seed", [7, 8])
 @virtual
 async def test_what_every_node_has_lost_is_forgotten_by_all_alike(seed: int) -> None:
-    """No node can ever know: a producer that may have been here is refused, and begins again under another name."""
+    """No node can ever know: a producer that may be an old one is refused, and begins again under another name."""
     group, places = await written(seed)
     for name in group.names:
         lose_state(group, name)

@@ -86,7 +86,7 @@ def incarnation(group: Group, name: str) -> str:
 
 @virtual
 async def test_a_newcomer_is_fed_that_another_newcomer_has_asked_too() -> None:
-    """n0 is the first by name, and asks whether everybody is empty, just after the master did."""
+    """n0 is the first by name, and asks whether all members are empty, just after the master did."""
     group = Group(40)
     await group.start()
     await group.serving()
@@ -389,8 +389,8 @@ async def test_who_is_not_the_master_shows_the_way_to_it() -> None:
 
 
 def test_who_has_lost_the_group_before_a_change_does_not_stand_while_that_may_be_rolled_back() -> None:
-    """Its log was cleaned past the GROUP entry before, which only its state record had. By the change alone, an
-    incarnation that nobody has admitted yet would count its own vote."""
+    """Its log was cleaned past the earlier GROUP entry, which only its state record had. By the later change alone, an
+    incarnation that no node has admitted yet would count its own vote."""
 
     async def main(*, lost: bool) -> bool:
         group = Group(52, **CLEANS, retention_bytes=2 * SEGMENT)

@@ -186,7 +186,7 @@ async def test_a_damaged_page_is_put_aside_and_the_rest_of_it_fetched(seed: int)
 @pytest.mark.parametrize("vanished", [True, False])
 @virtual
 async def test_a_short_page_or_a_vanished_row_of_one_loses_no_message(short: bool, vanished: bool) -> None:
-    """All nodes stop; two come back with a short page, or without a row of it, or both."""
+    """All nodes stop; two restart with a short page, or without its row, or both."""
     group = await made(8)
     async with client(group) as log:
         uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
@@ -256,7 +256,7 @@ async def test_a_transaction_lies_whole_in_one_record() -> None:
 
 @virtual
 async def test_what_is_missing_in_many_pieces_is_fetched_one_after_another() -> None:
-    """Acknowledgements lie between them: a piece a second would hold deliveries up for as many seconds."""
+    """Acknowledgements are between the pieces: with one piece a second, deliveries would wait for as many seconds."""
     group = await made(7)
     async with client(group) as log:
         uuid = (await log.destinations.put("orders", prefix="order-", from_="start"))["uuid"]

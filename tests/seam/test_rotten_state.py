@@ -17,7 +17,7 @@ SUBMISSIONS = 8
 @pytest.mark.parametrize("kind", ["p", "record"])
 @virtual
 async def test_rot_under_a_node_that_is_up_is_written_over_out_of_memory(kind: str) -> None:
-    """A checkpoint alone leaves a producer's life as it is while nothing changes it."""
+    """A checkpoint alone does not rewrite a producer's record while nothing changes it."""
     group = Group(31, levels=LEVELS, scrub_period_s=2.0)
     await group.start()
     await group.serving()

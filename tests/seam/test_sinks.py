@@ -271,8 +271,8 @@ def test_runs_are_remembered_and_the_oldest_finished_one_is_forgotten(monkeypatc
 @pytest.mark.parametrize("seed", seeds(5))
 @virtual
 async def test_every_batch_is_there_once_and_in_order_through_whatever_happens(seed: int) -> None:
-    """Two drivers of one query, each believing that it is the only one, repeat every batch until it is done; they are
-    cancelled anywhere, masters are killed and cut off, and some repeats bring the rows in another order."""
+    """Two drivers of one query, each of which believes that it is the only one, repeat every batch until it is done.
+    They are cancelled anywhere, masters are killed and cut off, and some repeats have the rows in another order."""
     group, rng = Group(seed, levels=LEVELS), Random(f"sink/{seed}")
     seed_global(seed)
     group.net.cut_rate = 0.01

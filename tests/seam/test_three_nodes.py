@@ -87,7 +87,7 @@ async def test_kill_of_all_nodes_loses_nothing_that_was_acknowledged() -> None:
 @pytest.mark.parametrize("size", [1, 2, 5])
 @virtual
 async def test_groups_of_other_sizes_serve(size: int) -> None:
-    """Alone, too: its first block is durable before anybody appends."""
+    """This includes a group of one: its first block is durable before any append."""
     group = Group(21, size=size)
     await group.start()
     await group.serving()

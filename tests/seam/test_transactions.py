@@ -557,7 +557,7 @@ def test_a_linearizable_read_does_not_wait_for_idle_stages() -> None:
 
 @pytest.mark.parametrize("seed", seeds(8))
 def test_every_transaction_is_there_whole_and_once_or_gone_whatever_is_called_and_fails(seed: int) -> None:
-    """Against a plain model: the answer to each decides which entries may be read in the end."""
+    """Compared with a plain model: the answer to each call decides which entries may be read at the end."""
 
     async def story(group: Group) -> None:
         rng = Random(seed)
