@@ -129,17 +129,17 @@ class Wire:
         self._source, self._target = source, target
         self._bytes_max = bytes_max
         self._under_way: deque[tuple[float, float, bytes | None]] = deque()
-        """The times when its first byte comes, and when all of it has, with the message."""
+        """The arrival times of a message's first and last byte, with the message."""
         self._came = 0
         self._last_due = 0.0
         self._stuck_since: float | None = None
         self._untold = 0
         self.arrived: deque[bytes] = deque()
         self.held = 0
-        """Bytes sent of which the sender does not know yet that they were taken."""
+        """Sent bytes whose reads were not reported to the sender yet."""
         self.over = False
         self.ignored = False
-        """The receiver has closed its end."""
+        """True if the receiver has closed its end."""
         self.readable = Signal(ways.loop)
         self.writable = Signal(ways.loop)
 
@@ -194,7 +194,7 @@ class Wire:
         """Lets nothing more arrive; arrived messages can still be read."""
         self.over = True
         self.forget()
-        for wire in self._connection.wires:  # the sender of the other way is to see it too
+        for wire in self._connection.wires:  # the sender of the other direction must see it too
             wire.readable.set()
             wire.writable.set()
 

@@ -102,16 +102,16 @@ class FakeDisk:
         self.calls: list[Call] = []
         self.capacity_bytes = capacity_bytes
         self.hook: Callable[[Call], None] | None = None
-        """A call before each call, outside the disk's own latch: it may wait, or raise."""
+        """Is called before each call, outside the disk's own latch: it may wait, or raise."""
         self.latency: Callable[[Call], float] | None = None
-        """Seconds that a call takes; ``FakeThreads`` draws them through ``take_latency``."""
+        """Seconds of a call; ``FakeThreads`` reads them by ``take_latency``."""
         self.on_stop: Callable[[], None] | None = None
         self.on_synced: Callable[[str], None] | None = None
-        """A call with a file's path after each sync of it that worked."""
+        """Is called with a file's path after each successful sync of it."""
         self.punches = True
-        """True where this file system can give blocks back."""
+        """True if this file system can punch holes."""
         self.stalled_until_s = 0.0
-        """The loop's time until which no job of ``FakeThreads`` that calls this disk comes to its end."""
+        """The loop's time before which no job of ``FakeThreads`` that calls this disk ends."""
         self.stopped = False
         self._rng = rng or Random(0)
         self._root = Directory()

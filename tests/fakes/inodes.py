@@ -28,11 +28,11 @@ class Inode:
         self.durable = bytearray()
         self.sizes: list[int] = []
         self.unread: set[int] = set()
-        """Numbers of the pages that the medium does not give until they are written again."""
+        """Numbers of the pages that are unreadable until they are written again."""
         self.holes: set[int] = set()
-        """Numbers of the pages that take no disk."""
+        """Numbers of the pages that use no disk space."""
         self._written: list[tuple[int, bytes]] = []
-        """Writes since the last sync, in order: first sector, and what it and the ones behind it then were."""
+        """Writes since the last sync, in order: first sector, and the new bytes of it and the sectors after it."""
 
     @property
     def dirty(self) -> dict[int, list[bytes]]:

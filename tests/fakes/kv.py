@@ -51,7 +51,7 @@ class FakeStores:
         self.fail_writes_after: int | None = None
         self.writes = 0
         self.fail_opens: dict[str, int] = {}
-        """Opens of a path that fail yet, as where its file cannot be synced or read."""
+        """The number of next opens of a path that fail, as if its file could not be synced or read."""
         self._open: set[str] = set()
 
     def open(self, path: str, *, map_bytes: int, read_only: bool = False) -> KeyValue:

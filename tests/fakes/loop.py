@@ -86,7 +86,7 @@ class Owner:
     def __init__(self) -> None:
         self.ended = False
         self._tasks: Tasks | None = None
-        """The tasks of its loop, its own among them; None before its first one."""
+        """The tasks of its loop, including its own; None before its first one."""
         self._context = Context()
         self._context.run(OWNER.set, self)
 
@@ -141,7 +141,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self, *, limit_s: float = LIMIT_S) -> None:
         super().__init__()
         self.faults: list[dict[str, Any]] = []
-        """Faults that asyncio reported and nobody handled."""
+        """Faults that asyncio reported and no code handled."""
         self._now = START_S
         self._end = START_S + limit_s
         self._turns = 0
@@ -151,7 +151,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._paused: set[Owner | None] = set()
         self._held: list[VirtualHandle] = []
         self._steps_left = 0
-        """Steps until ``_break`` is called; below 0 where none is to be."""
+        """Steps until ``_break`` is called; below 0 if there is none."""
         self._break: Callable[[], object] = lambda: None
         self._home = threading.get_ident()
         self._clock_resolution = 1e-9

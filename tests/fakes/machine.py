@@ -49,7 +49,7 @@ class Machine:
         self.stores = FakeStores(self.disk)
         self.clock_offset_us = 0
         self.levels = LEVEL_1
-        """The levels of the binary that its next process runs."""
+        """The levels that the binary of its next process supports."""
         self.process: Process | None = None
         self.disk.on_stop = self.kill
 
@@ -128,7 +128,7 @@ class Process:
         except BaseException:
             if self.alive:
                 raise
-            return None  # whatever a killed process would have raised
+            return None  # errors of a killed process are dropped
 
 
 class ProcessDisk:

@@ -63,32 +63,32 @@ class FakeNet:
         self.rng = rng
         self.default_delay_s = delay_s
         self.delays_s: dict[tuple[str, str], tuple[float, float]] = {}
-        """Delays by (source, target), where they are not the default: a slow link."""
+        """Delays by (source, target) that differ from the default: a slow link."""
         self.bytes_per_s: dict[tuple[str, str], float] = {}
-        """Rates by (source, target), where a link is narrow; 0 where it is not."""
+        """Rates by (source, target) of narrow links; 0 for other links."""
         self.width: Callable[[str, str], float] | None = None
-        """Draws ``bytes_per_s`` of a way when something is sent over it for the first time."""
+        """Draws ``bytes_per_s`` of a way at its first message."""
         self.held_up = 0
-        """Messages that a narrow link took longer than ``HELD_UP_S`` for."""
+        """The number of messages that a narrow link delayed for longer than ``HELD_UP_S``."""
         self._busy_until: dict[tuple[str, str], float] = {}
         self.stall_s = stall_s
         self.window_bytes = window_bytes
         self.cut_rate = cut_rate
-        """The likelihood that the sending of a message cuts its connection instead."""
+        """The probability that a sent message cuts its connection instead."""
         self.late_rate = late_rate
-        """The likelihood that a message under way from a process that ends arrives."""
+        """The probability that a message under way arrives although its sender has ended."""
         self.late = 0
-        """Messages that arrived after the end of their sender's process, or of the process that listened at first."""
+        """The number of messages that arrived after the end of their sender's process, or of their first receiver."""
         self.on_said: Callable[[str, str, str, bytes], None] = lambda source, target, path, body: None
-        """The answer, of status 200, to a question of ``target`` is there."""
+        """Is called when an answer of status 200 to a request of ``target`` has arrived."""
         self.on_taken: Callable[[str, str, bytes], None] = lambda source, target, message: None
-        """``target`` has taken a message of a channel; its sender lives."""
+        """Is called when ``target`` has read a message of a channel whose sender still runs."""
         self.on_internal: Callable[[str, str, bytes], None] = lambda name, path, body: None
-        """A host has answered that it met a fault of its own."""
+        """Is called when a host has answered with a fault of its own."""
         self.listeners: dict[tuple[str, int], FakeListener] = {}
         self.connections: list[Connection] = []
         self.owners: dict[tuple[str, int], str] = {}
-        """The host that listens there, or did."""
+        """The host that listens at an address, or did."""
         self.ports = itertools.count(FIRST_PORT)
         self._hosts: dict[str, FakeHost] = {}
         self._blocked: set[tuple[str, str]] = set()
@@ -98,7 +98,7 @@ class FakeNet:
 
     def host(self, name: str, owner: Owner | None = None) -> FakeHost:
         """Returns the network of a new process on that host; its handlers' tasks belong to ``owner``."""
-        self.kill(name)  # also what a silent death has left
+        self.kill(name)  # also after a silent end
         self._dark.discard(name)
         self._hosts[name] = host = FakeHost(self, name, owner or Owner())
         self._change()
@@ -157,7 +157,7 @@ class FakeNet:
         self._dark.discard(name)
         self._change()
 
-    # Questions of a connection.
+    # The part that connections use.
 
     def delay_s(self, source: str, target: str) -> float:
         low, high = self.delays_s.get((source, target), self.default_delay_s) if self.delays_s else self.default_delay_s
@@ -320,7 +320,7 @@ class FakeHost:
         base, _, query = url.partition("?")
         address, host, path = _place(base)
         target = f"{path}?{query}" if query else path
-        server = self._net.owners.get(address, address[0])  # one that is cut off cannot refuse either
+        server = self._net.owners.get(address, address[0])  # a host that is cut off cannot refuse either
         request = Request(method, target, Headers({"Host": host, **headers}), BytesBody(body), self.name)
         there = self._net.listeners.get(address)
         try:
@@ -393,7 +393,7 @@ class FakeListener:
         self.host = host
         self.serving = Tasks()
         self.url = f"http://{address[0]}:{address[1]}"
-        self.untaken_bytes = self.given_up = 0  # its clients take all at once
+        self.untaken_bytes = self.given_up = 0  # its clients read everything at once
         self.lateness = Histogram((0.1,))
 
     async def close(self) -> None:

@@ -63,11 +63,11 @@ class FakeWorker:
         self._finished: deque[Completion] = deque()
         self._pending = 0
         self._begun = False
-        """The next job has a time."""
+        """True if the next job has a time."""
         self._free_s = 0.0
-        """The time at which the job before it ends."""
+        """The time at which the last job ends."""
         self.since_s = threads.loop.time()
-        """The time at which it began its job, or to wait."""
+        """The time at which it began its job, or its wait."""
         self._closed = False
 
     def submit(self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[BaseException], None]) -> None:
@@ -106,7 +106,7 @@ class FakeWorker:
             if stall_s > 0.0 and random() < 0.5:
                 threads.loop.call_later(stall_s, self._run, after_s)
                 return
-            disk.take_latency()  # others' calls on this disk since are not this job's time
+            disk.take_latency()  # earlier calls on this disk are not this job's time
             calls = len(disk.calls)
         if self._jobs and not threads.killed:
             self._run_next()
@@ -117,7 +117,7 @@ class FakeWorker:
         low, high = threads.latency_s
         way_s = low + (high - low) * random() if random() < 0.5 else 0.0
         self._free_s = threads.loop.time() + after_s
-        threads.loop.call_at(self._free_s + way_s, self._tell)  # the oldest one, whichever timer is first
+        threads.loop.call_at(self._free_s + way_s, self._tell)  # reports the oldest one, whichever timer is first
         self._begun = False
         if self._jobs and not threads.killed:
             self._begin()

@@ -33,9 +33,9 @@ class Sink:
     def __init__(self) -> None:
         self.given: dict[int, bytes] = {}
         self.lives: list[tuple[int, list[int]]] = []
-        """The place where each life had to begin, and the VLSNs that it received."""
+        """The position at which each life had to begin, and the VLSNs that it received."""
         self.committed = 0
-        """Behind the last event for which it returned True, and what is no event after it."""
+        """The VLSN after the last event for which it returned True, and after entries that are no events."""
         self.stops = 0
         self.commits = True
         self.takes = 1 << 30
@@ -43,12 +43,12 @@ class Sink:
         self.refuses = False
         self.is_away = False
         self.away_s = 0.0
-        """Seconds before which it wants nothing."""
+        """Seconds before which it accepts nothing."""
         self.contexts: list[CdcContext] = []
         self.own: CdcPosition | None = None
         self.moved: list[bool] = []
         self.jumps: list[tuple[int, int]] = []
-        """Where a life began past what was committed: nothing but entries of the log's own lies between."""
+        """Lives that began past the committed position, with only the log's own entries between."""
 
 
 class Recorder(CdcConsumer):

@@ -39,7 +39,7 @@ class Aimed:
         self.nemesis = nemesis
         self.group, self.rng = nemesis.group, nemesis.rng
         self._next_is_slow = False
-        """The replicas of the next master, so that nothing of its term is durable for a while."""
+        """True if the next master's replicas are slow, so that nothing of its term is durable for a while."""
 
     def table(self) -> Table:
         return {
@@ -164,7 +164,7 @@ class Aimed:
                 "ends behind its last word", master, lambda name: self.nemesis.die(name, power=False, back_s=AWAY_S)
             )
 
-    # Changes that are asked for while another waits.
+    # Changes that are requested while another waits.
 
     def _two_changes(self, name: str) -> object:
         """Requests two changes whose entries are in the master's queue at once, since its disk is busy."""

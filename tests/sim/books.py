@@ -56,9 +56,9 @@ class Promises:
             return f"its vote for {vote} in term {record.term}"
         block = self.blocks.get(record.term)
         if block is None or block in blocks or block.last < min((each.first for each in blocks), default=0):
-            return ""  # of what was cleaned away nothing is forgotten
+            return ""  # cleaned blocks are not forgotten
         if (block.term, block.last) <= (record.floor_term, record.floor_vlsn):
-            return ""  # its vote floor remembers: it neither stands nor votes below that
+            return ""  # its vote floor keeps it from standing or voting for less
         if block.term < end[0]:
             return ""
         return f"{block}, acknowledged in term {record.term}"
@@ -70,11 +70,11 @@ class Books:
         self._heard: dict[tuple[str, int], dict[int, Promises]] = {}
         """Promises by name and process of the receiver, and incarnation of the promiser."""
         self._furthest: dict[int, tuple[int, int]] = {}
-        """The end of all that each incarnation has ever synced, as term and VLSN."""
+        """The highest end that each incarnation has ever synced, as term and VLSN."""
         self._newest: dict[str, int] = {}
-        """The place of the newest list of each name's log."""
+        """The VLSN of the newest list in each name's log."""
         self.on_answered: Callable[[str, str], None] = lambda speaker, listener: None
-        """The second has the first's answer to its hello."""
+        """Is called when the second node has the first's answer to its hello."""
 
     def of(self, listener: str, incarnation: int) -> Promises:
         node = self._group.nodes[listener]
@@ -86,7 +86,7 @@ class Books:
         named = speaker, f"{incarnation:016x}"
         return bool(groups) and any((each.name, each.incarnation) == named for each in groups[-1][1].members)
 
-    # What was delivered.
+    # Delivered messages.
 
     def said(self, speaker: str, listener: str, path: str, body: bytes) -> None:
         """Notes an answer that has arrived.  A question proves nothing: any process may have sent it, and its receiver
@@ -96,7 +96,7 @@ class Books:
         message: dict[str, Any] = msgspec.json.decode(body)
         incarnation = int(message["incarnation"], 16)
         if not self.lists(listener, speaker, incarnation):
-            return  # nobody who is known there
+            return  # unknown there
         promises = self.of(listener, incarnation)
         term = int(message["term"])
         if path == HELLO:
@@ -111,7 +111,7 @@ class Books:
     def _note_block(self, promises: Promises, speaker: str, incarnation: int, term: int, told: Any) -> None:
         """Notes a block; ``told`` is the VLSN up to which the speaker said its log equals that term's master's."""
         if speaker not in self._group.nodes:
-            return  # an answer of a process, or a machine, that is no more
+            return  # an answer of an ended process, or a removed machine
         record = self._group.watch.terms.record_of(speaker)
         if record is None or (record.incarnation, record.term) != (incarnation, term):
             return  # the message is late: its blocks may have been rolled back since, in a higher term

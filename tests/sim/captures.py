@@ -141,7 +141,7 @@ class Captures:
     def _hold(self, holds: bool, said: str) -> None:
         self.group.watch.hold(holds, said)
 
-    # Messages to a child, and its deeds.
+    # Messages to a child, and its actions.
 
     def starts(self, node: str, start: Start) -> Life:
         place = self.place(node, start.name)
@@ -167,7 +167,7 @@ class Captures:
         self._hold(lies == begins, f"{place} begins at {begins}; on its medium lies {lies}")
         self._hold(not place.lost, f"{place} begins anew at {begins}, though it has had a life before")
         place.ever = max(place.ever, place.promised)
-        if place.older:  # of before a person moved it back, it may be
+        if place.older:  # it may be from before an operator moved it back
             place.older, place.told, place.promised = False, begins, max(place.promised, min(place.ever, begins - 1))
         self._hold(begins >= place.told, f"{place} begins at {begins}; {place.told} was told to be stored")
         self._hold(begins <= self.after(place.promised), f"{place} begins at {begins}, behind {place.promised}")
@@ -233,7 +233,7 @@ class Captures:
         if not folder.endswith("/cdc") or name not in self.settings:
             return
         place, disk = self.place(node, name), self.group.machines[node].disk
-        if kind == ".new" and path not in disk.files(folder):  # opened by that name, which it has no more
+        if kind == ".new" and path not in disk.files(folder):  # it was opened by this name, and renamed since
             path, kind = path.removesuffix(kind), ""
         lies = stored_in(disk.durable_content(path))
         if kind == ".new" and place.begun and lies not in place.moves:
@@ -244,7 +244,7 @@ class Captures:
             place.begun = False
         place.lost &= lies not in place.moves
         if lies == 0 and place.older:
-            return  # damaged: the process that opened it is about to say so
+            return  # damaged: the process that opened it will report it
         if not place.begun:
             place.begun, place.fresh, place.older = True, False, False
             place.lived = len(place.lives)
@@ -294,7 +294,7 @@ class Captures:
         at = bisect_left(life.promises, position)
         return at > 0 and position <= self.after(life.promises[at - 1])
 
-    # Faults of disks, and orders of people.
+    # Faults of disks, and orders of operators.
 
     def replaced(self, node: str) -> None:
         """Notes that the machine has another disk, or an older image of its disk."""

@@ -180,7 +180,7 @@ class SimChildren(FakeChildren):
         return child
 
 
-# Faults that strike them, and orders of people.
+# Their faults, and orders of operators.
 
 
 class Cdc:
@@ -224,7 +224,7 @@ class Cdc:
         elif event == "cdc.resent":
             self.met["events given once more"] += 1
 
-    # Strikes.
+    # Faults.
 
     async def _strikes(self) -> None:
         rng = self._rng
@@ -289,7 +289,7 @@ class Cdc:
         self.simulation.say(f"*** position file damaged, slots {slots}: {place}")
         self.met["a position file damaged" if len(slots) == 1 else "a position file lost to rot"] += 1
 
-    # People.
+    # Operators.
 
     async def _asks(self) -> None:
         rng = self._person
@@ -391,7 +391,7 @@ class Cdc:
         for children in group.children.values():
             for child in children.alive.values():
                 child.delay_s, child.hangs = None, False
-        await self.simulation.last_word()  # events for consumers that said False to the last ones
+        await self.simulation.last_word()  # new events for consumers that returned False for the last ones
         end_s = group.loop.time() + HEALS_S
         while lacks := self.books.lacks():
             self.books.look()

@@ -74,11 +74,11 @@ class Clients:
         """The highest VLSN that was reported to any client as durable."""
         self.refused: set[bytes] = set()
         self.keeps_what_was_synced = keeps_what_was_synced
-        """No disk rots, gets old or lost."""
+        """True if no disk rots, is lost, or is replaced by an older one."""
         self.losses: list[tuple[float, str]] = []
-        """When what was not synced may have gone with a machine's power, a process, a medium."""
+        """The times when unsynced bytes may have been lost with a machine's power, a process, a medium."""
         self.few_producers = few_producers
-        """The log may forget some."""
+        """True if the log may forget some producers."""
         jobs = [self._plain(number) for number in range(plain)]
         jobs += [self._producer(number) for number in range(producers)]
         jobs += [self._reader(number) for number in range(readers)]

@@ -79,7 +79,7 @@ def drawn(seed: int) -> list[Made]:
     if policy:
         limits = {"prefix": "k2", "full_policy": policy, "max_messages": rng.choice((5, 40))}
         made.append(Made("full", 1, {**common, **limits, "attempts_max": 1000, "dead_letter": "dead-full"}))
-    apart = Random(f"delays/{seed}")  # so that all else plays as it did before
+    apart = Random(f"delays/{seed}")  # so that everything else runs as before
     for each in made:
         if apart.random() < DELAYED:
             each.settings.update(
@@ -98,18 +98,18 @@ class Consumers:
         self.books = clients.group.watch.destinations
         self.made = drawn(clients.report.seed)
         self.sent: dict[str, dict[int, float]] = {each.name: {} for each in self.made}
-        """When an acknowledgement was last sent, by VLSN."""
+        """The time when an acknowledgement was last sent, by VLSN."""
         self.books.sent = self.sent
         self.books.drops = {each.name for each in self.made if each.settings.get("full_policy") == "drop"}
         self.settled: dict[str, dict[tuple[int, int], float]] = {each.name: {} for each in self.made}
-        """When a durable one was heard of, by ``since`` and VLSN."""
+        """The time when a durable acknowledgement was answered, by ``since`` and VLSN."""
         self.orders = Orders(self)
         self.lost = set[int]()
-        """VLSNs in pages of which a file was lost, or cut short."""
+        """VLSNs in pages whose file was lost, or cut short."""
         self.die: Callable[[str], None] = lambda name: None
-        """Ends a node's process, which comes back a while later."""
+        """Ends a node's process, which restarts a while later."""
         self.last: dict[str, dict[int, int]] = {each.name: {} for each in self.made}
-        """The VLSNs that went out for the last time, and how often they were to be tried again before that."""
+        """The VLSNs that were delivered for the last time, and the number of their retries before that."""
 
     def jobs(self) -> list[Any]:
         """Returns the tasks that run until the end."""
@@ -309,7 +309,7 @@ class Consumer(Caller):
                 gone or status not in (400, 404, 500), f"{self.name} hears {status} of {word}: {body[:300]!r}"
             )
             if status == 200:
-                if word == "ack" and not at_once and since == self._since():  # else it may be of before a move
+                if word == "ack" and not at_once and since == self._since():  # otherwise it may be from before a move
                     settled.update(((since, vlsn), self._loop.time()) for vlsn in vlsns if (since, vlsn) not in settled)
                 return
             if gone:
@@ -318,7 +318,7 @@ class Consumer(Caller):
                 return
             await asyncio.sleep(self.rng.uniform(0.0, 0.5))
 
-    # Messages that it receives.
+    # Received messages.
 
     def _since(self) -> int:
         """Returns the VLSN of the COMMIT that has set the present beginning of its destination; 0 for none."""
@@ -333,7 +333,7 @@ class Consumer(Caller):
         if not rows:
             return
         if folded is None and name in self.all.orders.dropped:
-            return  # dropped while it was on its way
+            return  # dropped while it was under way
         watch.hold(folded is not None, f"{self.name} is given messages of a destination that is not durable")
         assert folded is not None
         is_sure = name not in self.all.orders.ordered or (folded.since == since and 0.0 < folded.told_s < asked_s)

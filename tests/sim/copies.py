@@ -74,7 +74,7 @@ class Writing:
             return
         copy, first = watch.copies[name], group.firsts[0]
         self._finish_rollback(name, upto=first - 1)
-        self.rollback_refused(node)  # of one whose caller did not wait for its end
+        self.rollback_refused(node)  # its caller did not wait for its end
         ring = log.view.ring
         position = ring.position_of(Vlsn(first))
         if position is None or (copy.blocks and first != copy.last + 1):

@@ -62,7 +62,7 @@ class Cuts:
         try:
             loss = loss_of(machine.disk, machine.stores, f"/{name}", after)
             self._truncate(name, after)
-        except (BadArgument, Damaged):  # of the list of members, or of a level; or where something is damaged
+        except (BadArgument, Damaged):  # in the list of members or in a level, or damage
             return False
         nemesis.lost = True
         nemesis.report.met["a cut of what was durable"] += loss.durable > 0

@@ -94,9 +94,9 @@ class Destinations:
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self.on = False
-        """This seed has destinations."""
+        """True if this seed has destinations."""
         self.of: dict[str, Folded] = {}
-        """By uuid, as of the durable end."""
+        """The destinations by uuid, as of the durable end."""
         self.named: dict[str, str] = {}
         """Uuids by name."""
         self.keys: dict[int, bytes] = {}
@@ -105,25 +105,25 @@ class Destinations:
         """Dead letters: VLSN, key, value."""
         self.checks = 0
         self.paged_most = 0
-        """The most messages that any node had in pages alone."""
+        """The most messages that a node had in pages only."""
         self.lacking_most = 0
-        """The most VLSNs that any node said it lacked, and had to fetch."""
+        """The most VLSNs that a node reported as missing, and had to fetch."""
         self.again: Counter[tuple[bytes, int]] = Counter()
-        """How often dead messages were to be tried again, by the key of their letters and VLSN."""
+        """The number of retries of dead messages, by the key of their letters and VLSN."""
         self.again_s: dict[tuple[bytes, int], float] = {}
-        """When that was last durable."""
+        """The time when the last retry was durable."""
         self.begun: Counter[bytes] = Counter()
-        """How often destinations were moved or dropped, by the key of their letters: then messages may die again."""
+        """The number of moves and drops, by the key of the letters, after which messages may die again."""
         self.sent: dict[str, dict[int, float]] = {}
-        """When an acknowledgement was last sent, by destination and VLSN."""
+        """The time when an acknowledgement was last sent, by destination and VLSN."""
         self.drops: set[str] = set()
-        """Destinations of which the master may acknowledge messages by itself."""
+        """Destinations whose messages the master itself may acknowledge."""
         self._firsts: dict[str, tuple[frozenset[str], int]] = {}
         self._wired: set[int] = set()
         self._unsaid: dict[tuple[str, int], tuple[Any, float]] = {}
-        """By node and ``since``: its open log, and the time from which on it has not said what it lacks."""
+        """By node and ``since``: its open log, and the time since which it has not reported missing messages."""
 
-    # What becomes durable.
+    # Durable entries.
 
     def durable(self, data: bytes, header: BlockHeader) -> None:
         """Folds a block that became durable."""

@@ -228,7 +228,7 @@ class Disks:
     def _takes(self, name: str, latency_s: tuple[float, float]) -> None:
         machine = self.group.machines.get(name)
         if machine is None:
-            return  # it was taken away meanwhile
+            return  # it was removed meanwhile
         machine.latency_s = latency_s
         if machine.process is not None:
             machine.process.threads.latency_s = latency_s

@@ -54,7 +54,7 @@ class DurabilityClient:
         self._number, self._count = number, 0
         self._by_setting = by_setting
         self._early: list[tuple[float, int, bytes, bool]] = []
-        """When it was sent, its VLSN and value, and whether a process may take it along."""
+        """Time of sending, VLSN, value, and whether the end of a process may lose it."""
 
     async def run(self) -> None:
         rng = self._rng

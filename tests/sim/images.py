@@ -61,21 +61,21 @@ class Images:
         self.nemesis = nemesis
         self.group, self.rng = nemesis.group, nemesis.rng
         self.returning = ""
-        """The node that comes back older, and has not asked yet who it may be."""
+        """The node with an older image that has not asked for its identity yet."""
         self._turn = 0
-        """The number that have come back so far."""
+        """The number of images that have come back so far."""
         self._was = 0
-        """The incarnation that it had."""
+        """The former incarnation of that node."""
         self._came: Found | None = None
-        """Its node file and its blocks, as they came back."""
+        """The node file and the blocks of the image that came back."""
         self._know: set[tuple[str, int]] = set()
         """Name and process of each node with a promise that it has forgotten."""
         self._others_answer = False
-        """Some who have not are up, too."""
+        """True if nodes without that promise run, too."""
         self._told_s: dict[int, float] = {}
-        """The time of the first answer of one who knows, by process that asked."""
+        """The time of the first answer of a node with the promise, by the process that asked."""
         self._was_slow = False
-        """Messages may have overtaken one another by far meanwhile."""
+        """True if messages may have overtaken one another by far meanwhile."""
         self._images: dict[str, list[Kept]] = {}
         self.begin_anew()
 
@@ -211,7 +211,7 @@ class Images:
         """Ends the process and replaces its disk by the image; the node then asks the members.  False if no running
         node could recognise it.  With ``surely`` others may lack the promise; with ``only`` no other node runs then."""
         if name not in self.nemesis.victims:
-            return False  # its image was made while others than now could lose things
+            return False  # its image was made while another minority could lose things
         if (
             self.returning
             or not self.group.listed(name)
@@ -235,7 +235,7 @@ class Images:
         self._others_answer = may_answer and self.rng.random() < IGNORANT_RATE
         for each in list(
             self.group.nodes
-        ):  # whose log is being restored, too: it has heard of nothing, and will answer
+        ):  # also a node whose log is being restored: it has no promise, and will answer
             if each not in (name, *know) and not self._others_answer:
                 self.nemesis.die(each, power=False)
         self._was = self.group.nodes[name].member.incarnation

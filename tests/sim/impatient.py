@@ -96,7 +96,7 @@ class Impatient:
         """Returns the result of a call, the error that it raises, or ``CANCELLED``."""
         self._report.operations += 1
         task = asyncio.ensure_future(work)
-        task.add_done_callback(failure_of)  # where the caller is cancelled, too
+        task.add_done_callback(failure_of)  # also if the caller is cancelled
         try:
             await self._over(task)
         finally:
@@ -384,7 +384,7 @@ class Worker(Loop):
             await txn.commit_position(consumer)
             self._may_fail()
         except OnPurpose:
-            await txn.abort()  # as leaving its block does; the loop goes on
+            await txn.abort()  # as at the end of its block; the loop continues
             self._report.met["an error caught in a consumer's loop"] += 1
         else:
             self._report.met["a position committed by an impatient client"] += await self._end(log, txn, sent)

@@ -34,7 +34,7 @@ class Ledger:
         self.last_in: dict[int, Block] = {}
         """The last block that became durable in each term."""
         self.made_in: dict[int, int] = {}
-        """The term of the master that called it durable as the first, by first VLSN."""
+        """The term of the first master that called the block durable, by first VLSN."""
         self.values: dict[int, bytes] = {}
         """The values of DATA entries by VLSN."""
         self.entries: dict[int, Entry] = {}
@@ -42,13 +42,13 @@ class Ledger:
         """The VLSNs of DATA entries."""
         self.places: dict[bytes, int] = {}
         self.groups: list[tuple[int, GroupEntry]] = []
-        """Durable, by VLSN."""
+        """Durable GROUP entries, by VLSN."""
         self.groups_in: dict[tuple[int, int], list[tuple[int, GroupEntry]]] = {}
         """The GROUP entries in a block, by its term and first VLSN."""
         self.holders: dict[tuple[int, int], set[tuple[str, int]]] = {}
-        """Name and incarnation of each node that has synced it."""
+        """Name and incarnation of each node that has synced a block, by the block's name."""
         self.first_of = ""
-        """The node that called a block durable as the first, in its present lead."""
+        """The first node that called a block durable, in its present term as master."""
         self._contents: dict[tuple[int, int], int] = {}
         self._bytes: dict[tuple[int, int], bytes] = {}
 
@@ -131,7 +131,7 @@ class Ledger:
             self.values[entry.vlsn], self.entries[entry.vlsn] = entry.value, entry
             self.vlsns.append(entry.vlsn)
             if (entry.key or b"").startswith(b"dead-"):
-                continue  # two letters of one message that was tried again are equal: its destination counts them
+                continue  # two letters of one retried message are equal: its destination counts them
             before = self.places.setdefault(entry.value, entry.vlsn)
             if before != entry.vlsn:
                 raise watch.violated(

@@ -72,7 +72,7 @@ class LibraryClient:
         self._rng = Random(f"{self._name}/{clients.report.seed}")
         self._exactly_once = number % 2 == 0
         self._told: list[int] = []
-        """Places in the log by number of the call, 0 where that was never acknowledged."""
+        """VLSNs by the number of the call, 0 if it was never acknowledged."""
 
     async def run(self) -> None:
         urls = ",".join(self._group.url(name) for name in self._group.names)

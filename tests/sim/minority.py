@@ -42,9 +42,9 @@ class Minority:
         self.ever: list[str] = []
         self._moves = self.rng.choice(MOVES_RATES)
         self._forgot: set[str] = set()
-        """The nodes whose ``state`` was struck."""
+        """The nodes whose ``state`` was hit."""
         self._struck_s = inf
-        """The time at which one of ``names`` was struck last."""
+        """The time at which one of ``names`` was last hit."""
         if strikes:
             self._may_be_struck(nemesis.rng.sample(self.group.names, (len(self.group.names) - 1) // 2))
 
@@ -79,12 +79,12 @@ class Minority:
         self.ever = [*self.ever, *(name for name in names if name not in self.ever)]
         self.group.watch.rotten.update(names)
 
-    # Who is whole.
+    # Whole nodes.
 
     def _is_whole(self, name: str) -> bool:
         group, machine = self.group, self.group.machines.get(name)
         if machine is None or name not in group.nodes or name in self._forgot:
-            return False  # one that was removed may come back with its disk
+            return False  # a removed node may come back with its disk
         copy = group.watch.copies[name]
         if copy.replaced or copy.given_up_after is not None or copy.synced < group.watch.durable_last:
             return False

@@ -87,16 +87,16 @@ class Nemesis:
         self.rot = rot
         self.minority = Minority(self, strikes=rot == "minority")
         self.losses: list[tuple[float, str]] = []
-        """When what was not synced may have gone with a machine's power, a process, a medium."""
+        """The times when unsynced bytes may have been lost with a machine's power, a process, a medium."""
         self.lost = False
-        """A disk, a node file or what it knew was lost: a person may have to decide."""
+        """True if a disk, a node file or its contents were lost: an operator may have to decide."""
         self.ambush = rng.choice(AMBUSH_RATES)
         self.provider_rate = rng.choice(PROVIDER_RATES)
         self.quiet_until_s = 0.0
-        """Nothing is drawn before."""
+        """The time before which no fault is drawn."""
         self.pace_s = rng.choice((0.7, 1.5, 3.0))
         self.aims = rng.choice((0.3, 0.6))
-        """The likelihood that a fault meets the master rather than anybody."""
+        """The probability that a fault hits the master, and not any node."""
         group.net.late_rate = rng.choice(LATE_RATES)
         self.disks, self.images = Disks(self), Images(self)
         self.ways, self.people, self.aimed = Ways(self), People(self), Aimed(self)
@@ -108,9 +108,9 @@ class Nemesis:
         self._starting: set[str] = set()
         self._stands_until_s: dict[str, float] = {}
         self.asking: list[str] = []
-        """The nodes that a person asks to be restored."""
+        """The nodes that an operator has ordered to restore."""
         self.absent: list[str] = []
-        """The nodes that are not to be started yet."""
+        """The nodes that must not be started yet."""
         group.on_stop = lambda name: self.die(name, power=rng.random() < 0.5)
         group.on_end = self._ended
         group.on_event = self._heard
@@ -136,7 +136,7 @@ class Nemesis:
             **self.aimed.table(),
         }
         drawn = {kind: (weight * rng.choice((0, 1, 1, 3)), strike) for kind, (weight, strike) in table.items()}
-        for kind in rng.sample(sorted(table), 4):  # never too few kinds to choose from
+        for kind in rng.sample(sorted(table), 4):  # each table has at least four kinds
             drawn[kind] = (max(drawn[kind][0], 0.5), table[kind][1])
         drawn.update(self._of_victims)
         if self.rot == "everywhere":
@@ -307,7 +307,7 @@ class Nemesis:
         if machine is None or machine.process is not None or name in self._starting or name in self.absent:
             return
         if self.images.returning not in ("", name):
-            return  # it would be asked, and has heard nothing; ``images`` starts it
+            return  # it would be asked, and has no promise; ``images`` starts it
         self._starting.add(name)
         machine.disk.mend()
         if self.active and self.rng.random() < 0.15:
@@ -320,7 +320,7 @@ class Nemesis:
         task.add_done_callback(lambda _: self._starting.discard(name))
 
     async def _starts(self, name: str) -> None:
-        if name in self.group.names:  # it may have been switched off in this very moment
+        if name in self.group.names:  # it may just have been switched off
             await self.group.start(name)
 
     def _kill_at_an_await(self, name: str) -> None:
@@ -418,7 +418,7 @@ class Nemesis:
             await asyncio.sleep(ASKS_AGAIN_S)
             node = self.group.nodes.get(name)
             if node is not None and node.open is not None and not node.open.mending.damages:
-                return  # it has mended itself meanwhile
+                return  # the node has mended itself meanwhile
 
     def lift_floor(self, name: str) -> None:
         """Lifts the vote floor of a node as an operator does, if it waits for a member that never reports its end."""

@@ -39,13 +39,13 @@ class Orders:
         self.made: set[str] = set()
         """The destinations whose creation was answered."""
         self.ordered: set[str] = set()
-        """Those that any order was given for …"""
+        """The destinations with any order."""
         self.dropped: set[str] = set()
-        """… those of them that were to be dropped …"""
+        """The destinations with an order to drop."""
         self.paused: set[str] = set()
-        """… those that are known to be paused …"""
+        """The destinations that are certainly paused."""
         self._unsure: dict[str, float] = {}
-        """… and when an order was last given that had no answer."""
+        """The time of the last order without an answer, by destination."""
 
     async def run(self) -> None:
         while self._is_there and not self._all.clients.over:
@@ -82,7 +82,7 @@ class Orders:
         elif status != TRIMMED:
             self._unsure[name] = (
                 self._all.group.loop.time()
-            )  # 503 and the like: it may have been logged, or lies on its way
+            )  # for example 503: it may have been logged, or is still under way
         return status
 
     def _is_unsure(self, name: str) -> bool:
@@ -96,7 +96,7 @@ class Orders:
         first = max(books.first(each) for each in group.names)
         last = group.watch.durable_last
         to: Any = self._rng.choice(("start", "end", 0, 1, 1))
-        if isinstance(to, int):  # some below what the logs have: those are refused
+        if isinstance(to, int):  # some are below the logs' beginning, and refused
             to = self._rng.randint(1, max(first, 1)) if to == 0 else self._rng.randint(min(first, last), last)
             to = max(to, 1)
         status = await self._told("POST", f"{name}/move", msgspec.json.encode({"to": to}), name)

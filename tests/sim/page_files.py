@@ -63,10 +63,10 @@ def paged(files: Mapping[str, bytes | bytearray], table: Mapping[bytes, bytes | 
                 continue
             page = json.loads(value)
             if page.get("superseded"):
-                continue  # of before a move: its messages must lie elsewhere
+                continue  # from before a move: its messages must be elsewhere
             end = int(page["end"])
             plain = f"{number:09d}.page"
-            data = bytes(files.get(plain, files.get(f"{plain}.damaged", b"")))  # aside: until its salvage has ended
+            data = bytes(files.get(plain, files.get(f"{plain}.damaged", b"")))  # set aside until its salvage has ended
             try:
                 _read(data, end, found)
             except (ValueError, struct.error) as error:
@@ -92,7 +92,7 @@ def _read(data: bytes, end: int, found: Paged) -> None:
 def _records(data: bytes, end: int, salt: int) -> Iterator[tuple[int, int, int, bytes]]:
     at = HEADER_BYTES
     while at < end:
-        if at % STRIDE and data[at : at + 2] == b"\0\0":  # up to where the next pass began
+        if at % STRIDE and data[at : at + 2] == b"\0\0":  # zeros up to the next pass
             at = (at + STRIDE - 1) // STRIDE * STRIDE
             continue
         magic, flags, _, length, count, blocks, *_, place, stored = _RECORD.unpack_from(data, at)

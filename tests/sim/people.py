@@ -45,7 +45,7 @@ class People:
         """Changes that were answered as durable."""
         self._newcomers = 0
         self._leaving: set[str] = set()
-        """Members asked to be removed; perhaps they are, perhaps not."""
+        """Members with an order to remove them; they may be removed or not."""
         self._away: dict[str, Machine] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -108,7 +108,7 @@ class People:
         if name not in [member.name for member in self.members.members] or name in self._leaving:
             return False
         left = electable - self._leaving - {name}
-        rotten = (electable - {name}) & set(self.nemesis.victims)  # who was asked to leave may stay
+        rotten = (electable - {name}) & set(self.nemesis.victims)  # a member with an order to leave may stay
         return name not in electable or (len(left) >= ELECTABLE_MIN and 2 * len(rotten) < len(left))
 
     def _absent(self, name: str) -> object:
@@ -168,7 +168,7 @@ class People:
             await asyncio.sleep(self.rng.uniform(0.5, 1.5) * AGAIN_S)
             answer = await self._post(self.group.master, "/v1/admin/group", change)
             if answer is None or not self.nemesis.active:
-                break  # nobody knows
+                break  # the outcome is unknown
             if "members" in answer:
                 self.done[change["change"]] += 1
                 self.nemesis.say(f"--- {change['change']} {name}: durable at VLSN {answer['vlsn']}")

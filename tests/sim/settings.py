@@ -33,14 +33,14 @@ class Settings:
         self._rng = Random(f"settings/{seed}")
         self._old_rate = self._rng.choice(OLD_RATES)
         self._first: dict[Machine, int] = {}
-        """The list that each machine was first started with."""
+        """The index of the list with which each machine was first started."""
         self._lists: list[Urls] = []
-        """The members as people had them, in turn."""
+        """The successive lists of members in operators' settings."""
         self._ports: dict[str, int] = {}
         self.corrected: set[str] = set()
-        """The nodes whose list a person has put right: each of their starts has the present one."""
+        """The nodes whose settings an operator has corrected: each of their starts has the present list."""
         self.old = 0
-        """Starts with a list that was not the present one."""
+        """The number of starts with an old list."""
 
     def url(self, name: str) -> str:
         return f"http://{name}:{self._ports.get(name, PORT)}"

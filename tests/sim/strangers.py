@@ -66,7 +66,7 @@ class Strangers:
                 if told not in self._recorded:
                     self._recorded = [*self._recorded, told][-RECORDED_MAX:]
 
-    # What it says.
+    # Its messages.
 
     def _named(self) -> tuple[str, int, int]:
         if self._recorded and self.rng.random() < 0.8:

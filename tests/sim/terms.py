@@ -34,7 +34,7 @@ class Terms:
         self.masters: dict[int, tuple[str, int, int]] = {}
         """Name, incarnation and process of the elected master, by term."""
         self.forgetful: dict[str, int] = {}
-        """Nodes that came back older, and the incarnations that they may not promise anything as."""
+        """Nodes with older disks, and the incarnations as which they may not promise anything."""
         self._votes: dict[tuple[int, int], str] = {}
         self._stored: dict[int, int] = {}
 

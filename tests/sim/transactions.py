@@ -79,14 +79,14 @@ class Transactions:
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self.ends: dict[int, int] = {}
-        """The VLSNs of durable COMMITs, by those of the first entries."""
+        """The VLSNs of durable COMMITs, by the VLSNs of their first entries."""
         self.inside: set[int] = set()
-        """The durable VLSNs behind which a transaction goes on."""
+        """The durable VLSNs after which a transaction continues."""
         self.sent: list[Sent] = []
         self._small: list[tuple[int, dict[str, Kept]]] = [(0, {})]
         """The small state as of each VLSN that set some of it, from the first on."""
         self._passed: dict[str, list[range]] = {}
-        """VLSNs that a consumer has passed over, for they were cleaned away, or was about to."""
+        """VLSNs that a consumer has skipped, or was about to skip, since they were cleaned."""
 
     @property
     def small(self) -> dict[str, Kept]:
@@ -144,7 +144,7 @@ class Transactions:
     def agree(self, node: SimNode, upto: int) -> None:
         """Checks the small state of a node, as of its durable end ``upto``: it is the sum of the COMMITs up to
         there."""
-        log = node.log  # also while it is being closed, which syncs what was not
+        log = node.log  # also while it is being closed, which syncs the rest
         assert log is not None
         small = log.view.history.small
         if small.lacks_to or small.settled > upto:
@@ -206,7 +206,7 @@ class TransactionClient:
         self._sequence = self._count = self._born = 0
         self._whole: deque[tuple[str, Sent]] = deque(maxlen=ENDED_MAX)
         self._gone: deque[tuple[str, Sent]] = deque(maxlen=ENDED_MAX)
-        """Commits by their handles whose ends are known, and the paths at which they were asked for."""
+        """Commits of known outcome by their handles, with the paths of their requests."""
 
     async def run(self) -> None:
         while not self._clients.over:
@@ -298,7 +298,7 @@ class TransactionClient:
                 return
             await self._pause(AGAIN_S)
         self._report.unknown += 1
-        if self._producer:  # under that name the sequence may be taken
+        if self._producer:  # another submission may have the sequence under that name
             self._producer, self._sequence, self._born = self._producer + 0x100, 0, self._clients.latest
 
     def _keep(self, path: str, sent: Sent) -> None:

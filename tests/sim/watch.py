@@ -64,11 +64,11 @@ class Watch(Verdict):
         self.group = group
         self.copies: dict[str, Copy] = {}
         self.flips: dict[str, dict[int, int]] = {}
-        """The byte that rot struck, as it was, by path and offset."""
+        """The former value of each byte that rot changed, by path and offset."""
         self.rotten: set[str] = set()
         """The nodes whose disks may rot."""
         self.overmarked: set[str] = set()
-        """The nodes whose logs a person has cut."""
+        """The nodes whose logs an operator has cut."""
         self.leads: list[str] = []
         self.restored = 0
         self.terms, self.ledger, self.transactions = Terms(self), Ledger(self), Transactions(self)
@@ -104,7 +104,7 @@ class Watch(Verdict):
             self.hold(forgot, f"{node.name} has become another, and forgot nothing")
             self.writing.has_synced(node)
         elif name in ("restore.begin", "restore.again"):
-            self.copies[node.name].replaced = True  # its log is still there where nobody is there to restore from
+            self.copies[node.name].replaced = True  # it keeps its log until a provider is found
         elif name == "restore.from":
             self.ledger.has_nothing_more(node.name)  # until it is opened again
         elif name == "restore.done":

@@ -31,11 +31,11 @@ class Whole:
         self._serves = simulation.serves
 
     async def check(self) -> None:
-        # A whole log on a narrow link takes as long as it takes: that says nothing about a member's use.
+        # A whole log on a narrow link may take long, which is no fault of the member.
         self._group.net.width = None
         self._group.net.bytes_per_s.clear()
         _, whole_s = self._nemesis.disks.whole_by(self._group.loop.time())
-        await asyncio.sleep(max(0.0, whole_s - self._group.loop.time()))  # nor who can while its disk hangs on
+        await asyncio.sleep(max(0.0, whole_s - self._group.loop.time()))  # nor is a hanging disk
         names = list(self._group.names)
         electable = [member.name for member in self._nemesis.people.members.members if member.electable]
         for name in electable:
@@ -70,7 +70,7 @@ class Whole:
             if self._group.master == name:
                 await self._leads(self._rng.choice(self._others_that_lead(name)))
             await self._restores_from(provider, name, [each for each in others if each != provider])
-        electors = self._others_that_lead(name)  # one of two that is wiped takes the majority with it
+        electors = self._others_that_lead(name)  # if one of two is wiped, no majority is left
         if self._rng.random() < WIPE_RATE and len(electors) != 1:
             await self._wiped(name)
 
@@ -81,7 +81,7 @@ class Whole:
         ways = between([name], others)
         for way in ways:
             self._group.net.block(*way)
-        # A person's request would be refused: it has to hear a majority of the others.
+        # An operator's order would be refused: the node must reach a majority of the others.
         wanted = self._group.nodes[name].restoration.want("it is to be restored from one alone")
         self._watch.hold(wanted, f"{name} does not want to be restored")
         await self._within(

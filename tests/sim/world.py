@@ -54,14 +54,14 @@ LAST_WORD = b"the last word"
 class Simulation:
     def __init__(self, seed: int, *, faults_s: float = FAULTS_S, few_producers: bool = False) -> None:
         self.seed = seed
-        seed_global(seed)  # what the client library draws its pauses from
+        seed_global(seed)  # the client library draws its pauses from it
         self._few_producers = few_producers
         self.rng = rng = Random(f"sim/{seed}")
         self.report = Report(seed, size=_size(rng.random()))
         self.faults_s = faults_s
         self._waited_for_all = False
         self._stays_damaged = False
-        """True where, once everything was mended, somebody needed what one member alone may have."""
+        """True if, after all faults, a node needed entries that only one member may have."""
         self._words = 0
         settings: dict[str, Any] = {
             "segment_bytes": SEGMENT_BYTES,
@@ -83,7 +83,7 @@ class Simulation:
         rot: Rot = rng.choices(("none", "minority", "everywhere"), (0.5, 0.4, 0.1))[0]
         if rot != "none":
             settings["scrub_period_s"] = 5.0
-        if any(each.are_there(seed) for each in (transactions, impatient, cdc)):  # which level 2 has, and its records
+        if any(each.are_there(seed) for each in (transactions, impatient, cdc)):  # they need level 2, and its records
             settings["levels"] = LEVELS
         if destinations.are_there(seed):
             settings |= destinations.settings_of(seed)
@@ -107,7 +107,7 @@ class Simulation:
         await group.serving()
         self.nemesis.active = active
         libraries = 2 if self.rng.random() < library.RATE else 0
-        early = durability.is_the_groups(self.seed)  # then no reader that counts on reports of durable entries
+        early = durability.is_the_groups(self.seed)  # then no reader that relies on reports of durable entries
         clients = self.clients = Clients(
             group,
             report,
@@ -189,7 +189,7 @@ class Simulation:
             majority_s, last_s = self.nemesis.disks.whole_by(began_s)
             self._waited_for_all |= any(map(_waits_for_all, nodes.values()))
             if self.nemesis.rotten or self._waited_for_all:
-                majority_s = last_s  # a damaged log's missing blocks, or answers about them, may lie on a hanging disk
+                majority_s = last_s  # a hanging disk may have a damaged log's missing blocks
             master_by_s = majority_s + MASTER_S + (LEADS_S if last_s > began_s else 0.0)
             if not self.report.to_master_s and self.serves(group.master):
                 self.report.to_master_s = max(SOON_S, group.loop.time() - majority_s)
@@ -277,7 +277,7 @@ class Simulation:
             if second == ASKED_S and (name in self.nemesis.minority.ever or self._is_alone_with(name)):
                 self.say(f"--- a person has {name} restored")
                 await self.nemesis.ask_for_restore(name)
-            if second % 10 == 0:  # the scrub looks at segments that are not written to any more
+            if second % 10 == 0:  # the scrub reads only segments that are no longer written
                 await self.nemesis.people.post(name, "/v1/admin/rotate")
             await asyncio.sleep(1.0)
         self.watch.hold(False, f"{name} is not mended within {HEALS_S} s")
@@ -320,12 +320,12 @@ class Simulation:
             watch.transactions.check_end(name, log.view.range)
             report.cleaned = max(report.cleaned, log.view.range.first - 1)
             held = await self._entries(name)
-            first = log.view.range.first  # cleaning may have gone on meanwhile
+            first = log.view.range.first  # cleaning may continue meanwhile
             held = {vlsn: value for vlsn, value in held.items() if vlsn >= first}
             wanted = {vlsn: value for vlsn, value in watch.values.items() if vlsn >= first}
             watch.hold(held == wanted, f"{name} serves other entries than were durable: {_apart(held, wanted)}")
             for block, _ in visible(machine.disk, f"/{name}", watch.flips):
-                if log.view.range.first <= block.first <= ranges[name].last:  # a note may come behind, not durable yet
+                if log.view.range.first <= block.first <= ranges[name].last:  # a later note may not be durable yet
                     watch.hold(watch.durable.get(block.first) == block, f"{name}: {block} in the end")
             aside = _set_aside(machine, name)
             watch.hold(name in watch.rotten or not aside, f"{name}: set aside, on a sound disk: {aside}")
@@ -367,7 +367,7 @@ class Simulation:
             response = await self.group.client.request(
                 "GET", f"{self.group.url(name)}/v1/entries?from={at}", timeout_s=9
             )
-            if response.status == 410:  # cleaned away meanwhile
+            if response.status == 410:  # cleaned meanwhile
                 found.clear()
                 at = msgspec.json.decode(bytes(response.body))["first"]
                 continue
