@@ -1,12 +1,11 @@
-"""A group of an earlier release, upgraded one node after the other: it serves the same bytes before and after.
+"""A group of an earlier release is upgraded, one node after the other: it serves the same bytes before and after.
 
-    all earlier ─► entries, what each node serves is kept ─► n1, n2 are started with this release, n3 stays
+    all earlier ─► append, keep what each node serves ─► start n1, n2 with this release; n3 stays earlier
                      serves the same; appends on all; each leads in turn; no transaction, no position, no upgrade
                 ─► n3, too ─► `group upgrade` ─► a transaction, everywhere; n3 with the earlier release refuses its log
 
-A release of before there were levels refuses what it does not know in a hello: all of its nodes are stopped, and then
-started with this one.
-Whatever has to come true is waited for, ``WAIT_S`` at most.
+A release without levels refuses unknown fields in a hello: all of its nodes are stopped, and then started with this
+release. Each expected state is awaited for at most ``WAIT_S``.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ T = TypeVar("T")
 
 
 async def mixed(directory: Path, *, earlier: Path, python: str, say: Say) -> list[str]:
-    """Runs the story; returns the statements that did not hold. Raises ``ClusterFailed`` where it does not come to an
-    end."""
+    """Runs all steps; returns the statements that did not hold. Raises ``ClusterFailed`` if it does not finish."""
     network = AiohttpNetwork()
     settings = {"segment_bytes": SEGMENT_BYTES}
     cluster = prepare(directory, network, base_port=free_base_port(), settings=settings)
@@ -67,7 +65,7 @@ class _Story:
         self._network = network
         self._say = say
         self._served = b"", b""
-        """The lines and the blocks that every node served before the first of them was upgraded."""
+        """The lines and the blocks that every node served before the first upgrade."""
         self._last = 0
 
     def hold(self, holds: bool, said: str) -> None:
@@ -75,7 +73,7 @@ class _Story:
         if not holds:
             self.findings.append(said)
 
-    # The chapters.
+    # The parts.
 
     async def of_an_earlier_release(self) -> None:
         for node in self.cluster.nodes:
@@ -142,7 +140,7 @@ class _Story:
         await self._same("and of level 2")
 
     async def and_not_back(self, node: Node, python: str, earlier: Path) -> None:
-        """The earlier release does not open what the group has promised."""
+        """Checks that the earlier release does not open a log of the group's new level."""
         await self._end(node)
         before = _contents(node.directory)
         node.python, node.environment["PYTHONPATH"] = python, str(earlier)
@@ -151,7 +149,7 @@ class _Story:
         same = _contents(node.directory) == before
         self.hold(node.ended == 2 and same, f"the earlier release does not open that log: {node.last_words()}")
 
-    # Its steps.
+    # Helpers.
 
     async def _upgrade(self, *nodes: Node) -> None:
         for node in nodes:
@@ -186,7 +184,7 @@ class _Story:
         self.hold(same, f"{when}: every node serves the same bytes as before")
 
     async def _pages(self, node: Node) -> tuple[bytes, bytes]:
-        """Returns the lines up to the end of the first chapter as it serves them, and the blocks up to there or
+        """Returns the lines up to the end of the first part as the node serves them, and the blocks up to there or
         further."""
         found = []
         for headers in ({}, BLOCKS):
@@ -250,7 +248,7 @@ def _true_once(holds: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
 
 
 def _contents(directory: Path) -> dict[str, bytes]:
-    """Reads the log's files but those of LMDB, whose locks every reader writes."""
+    """Reads the log's files, without those of LMDB, whose locks every reader writes."""
     return {each.name: each.read_bytes() for each in [*sorted(directory.glob("*.vlog")), directory / "node.id"]}
 
 

@@ -38,7 +38,7 @@ from repl.export.objects import Target
 from repl.export.target import LOCK, PART, STAGED
 
 CLAIMS_MAX: Final = 20
-"""Times that a start tries to claim a number while somebody else commits."""
+"""The most attempts of a start to claim a number while others commit."""
 FILES_MAX: Final = 100_000
 """The most files of a batch, since every start reads a whole manifest."""
 _OURS: Final = (FOLDER, LOCK, STAGED)

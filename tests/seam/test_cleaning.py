@@ -1,4 +1,4 @@
-"""Three nodes that clean: each for itself, never past its replicas, and age by agreed clocks only."""
+"""Three nodes clean independently: never past their replicas' needs, and by age only with clocks that agree."""
 
 from __future__ import annotations
 

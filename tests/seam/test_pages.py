@@ -1,4 +1,4 @@
-"""Destinations whose messages left the log: log and pages hold what is not acknowledged, and all of it is delivered."""
+"""Destinations whose messages left the log: log and pages have all unacknowledged messages, and all are delivered."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def first(group: Group, name: str) -> int:
 
 
 _read: dict[tuple[bytes, str, int, int], dict[int, bytes]] = {}
-"""Contents of pages by their bytes: the same ones are looked at a hundred times a second of virtual time."""
+"""Contents of pages by their bytes, since the same ones are read a hundred times a second of virtual time."""
 
 
 def held_in_page(disk: FakeDisk, path: str, uuid: str, number: int, end: int) -> dict[int, bytes]:
@@ -70,8 +70,8 @@ def held_in_page(disk: FakeDisk, path: str, uuid: str, number: int, end: int) ->
 
 
 def uncovered(group: Group, name: str, uuid: str, held: dict[int, bytes]) -> list[int]:
-    """Lists what one node's disk alone does not hold of ``held``: in its log from where that begins, or in pages that
-    its page table counts, unless it is acknowledged for good or named as missing."""
+    """Lists the messages of ``held`` that one node's disk does not have: neither in its log, nor in valid pages, and
+    neither durably acknowledged nor reported as missing."""
     opened = group.nodes[name].opened()
     log, disk = opened.log, group.machines[name].disk
     acked = log.view.history.acks.get(uuid)
@@ -235,7 +235,7 @@ async def test_a_damaged_page_is_put_aside_and_the_rest_of_it_fetched(seed: int)
 @pytest.mark.parametrize("vanished", [True, False])
 @virtual
 async def test_a_short_page_or_a_vanished_row_of_one_loses_no_message(short: bool, vanished: bool) -> None:
-    """All nodes stop; two come back with a short page, or without a row of it, or both."""
+    """All nodes stop; two restart with a short page, or without its row, or both."""
     group = await made(8)
     async with client(group) as log:
         uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
@@ -305,7 +305,7 @@ async def test_a_transaction_lies_whole_in_one_record() -> None:
 
 @virtual
 async def test_what_is_missing_in_many_pieces_is_fetched_one_after_another() -> None:
-    """Acknowledgements lie between them: a piece a second would hold deliveries up for as many seconds."""
+    """Acknowledgements are between the pieces: with one piece a second, deliveries would wait for as many seconds."""
     group = await made(7)
     async with client(group) as log:
         uuid = (await log.destinations.put("orders", prefix="order-", from_="start"))["uuid"]
@@ -355,7 +355,7 @@ def test_members_that_have_nothing_of_what_is_missing_are_not_asked_at_once_agai
 
 
 def missing_of(group: Group, name: str, uuid: str) -> list[tuple[int, int]]:
-    """Lists the VLSNs that a node says are missing from its pages; none while its log is shut."""
+    """Lists the VLSNs that a node reports as missing from its pages; none while its log is not open."""
     store = stored(group, name, uuid) if first(group, name) else None
     return list(store.missing) if store is not None else []
 

@@ -1,4 +1,4 @@
-"""The oracle of destinations: it reads pages as the product writes them, and misses nothing that a disk lacks."""
+"""The checks of destinations: they read pages as the product writes them, and notice every missing message."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_page_that_was_struck_excuses_its_own_messages_until_the_node_has_had_
 
 
 class Held:
-    """A watch, as far as the books of destinations ask it."""
+    """The part of a watch that the record of destinations uses."""
 
     group = SimpleNamespace(names=[])
 

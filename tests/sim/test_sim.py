@@ -1,4 +1,4 @@
-"""A short, fixed slice of ``make sim``."""
+"""A short, fixed part of ``make sim``."""
 
 from __future__ import annotations
 

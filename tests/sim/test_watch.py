@@ -1,4 +1,4 @@
-"""The watch itself: cases that it must take for a loss, and others that it must not."""
+"""The watch itself: cases that it must report as a loss, and others that it must not."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_a_block_that_rots_on_one_of_three_rots_on_no_other(rotten: list[int]) -
 
 
 class GivenUp:
-    """A rollback of an entry that others made durable: n1 and n4 of five nodes hold one more than the others. The next
-    master feeds n4 alone, which rolls that entry back; in this moment the new master ends."""
+    """A rollback of an entry that others made durable. n1 and n4 of five nodes have one entry more than the others. The
+    next master feeds n4 alone, which rolls that entry back; at this moment the new master ends."""
 
     def __init__(self) -> None:
         self.group = SimGroup(1, 5, lambda _: None)
@@ -47,7 +47,7 @@ class GivenUp:
         self._next = ""
 
     async def play(self, *, restarts: bool) -> None:
-        """``restarts``: n4 is started again before anybody feeds it; else it lives on."""
+        """Runs it; with ``restarts`` n4 restarts before any node feeds it, otherwise its process continues."""
         group = self.group
         await group.start()
         await group.serving("n1")

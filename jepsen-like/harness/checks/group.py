@@ -20,8 +20,8 @@ def one_master_a_term(view: View) -> Iterator[Anomaly]:
 
 
 def nothing_falls(view: View) -> Iterator[Anomaly]:
-    """Checks that terms of an incarnation, and the durable end of a process, never fall. A node that opens or restores
-    its log has neither."""
+    """Checks that an incarnation's term, and a process's durable end, never fall. A node that opens or restores its log
+    reports neither."""
     terms: dict[tuple[str, str], int] = {}
     durable: dict[tuple[str, str], int] = {}
     for op in view.statuses:
@@ -56,12 +56,12 @@ def nobody_gives_up(view: View) -> Iterator[Anomaly]:
 
 
 def members_as_ordered(view: View) -> Iterator[Anomaly]:
-    """Checks that a durable change stays, and that the list changes only by orders. An unanswered order may take effect
-    at any time later."""
+    """Checks that a durable change stays, and that the list changes only by orders. An order without an answer may take
+    effect at any later time."""
     known: set[str] | None = None
     may_change: set[str] = set()
     unseen: dict[str, str] = {}
-    """Durable changes since the list was last reported, by name: perhaps no node led as they ended."""
+    """Durable changes since the list was last reported, by name: perhaps no node led as they were made."""
     for op in [each for each in view.others if each.f == "members"]:
         value = op.value
         name, ended = value.get("name", ""), value["phase"] == "end"
@@ -87,7 +87,7 @@ def members_as_ordered(view: View) -> Iterator[Anomaly]:
 
 
 def nobody_else_leads(view: View) -> Iterator[Anomaly]:
-    """Checks that a node that was durably removed in a term leads in no later one, until it is added again."""
+    """Checks that a node durably removed in a term leads in no later term, until it is added again."""
     removed: dict[str, int] = {}
     for op in sorted((*view.others, *view.statuses), key=lambda op: op.index):
         value = op.value

@@ -1,4 +1,4 @@
-"""The group seen from outside: each node's status, asked again and again, noted when it changes."""
+"""The group seen from outside: requests each node's status again and again, and notes changes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from vlsn.errors import VlsnLogError
 
 PERIOD_S = 0.1
 DURABLE_EACH_S = 1.0
-"""Seconds between two notes of a node's durable end where nothing else has changed."""
+"""Seconds between two notes of a node's durable end if nothing else has changed."""
 
 
 class Watch:
-    """Mastership as it was told: ``masters`` in the order in which they were first seen."""
+    """Reported masters: ``masters`` has them in the order of their first report."""
 
     def __init__(self, urls: Mapping[str, str], network: Network, recorder: Recorder) -> None:
         self.masters: list[tuple[int, str]] = []
         """(term, node)."""
         self.statuses: dict[str, dict[str, Any]] = {}
-        """The last answer of each node that answered its last question."""
+        """The last answer of each node that answered its last request."""
         self._urls = urls
         self._endpoints = Endpoints(network, list(urls.values()))
         self._recorder = recorder
@@ -32,7 +32,7 @@ class Watch:
 
     @property
     def master(self) -> str | None:
-        """The node that leads in the highest term, as far as seen; None when nobody says so now."""
+        """The node that leads in the highest reported term; None if no node reports that it leads."""
         leading = [
             (int(status.get("term") or 0), name)
             for name, status in self.statuses.items()
@@ -46,7 +46,7 @@ class Watch:
         return max(0, len(self.masters) - 1)
 
     async def run(self) -> None:
-        """Watches for ever."""
+        """Watches until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for name, url in self._urls.items():
                 tasks.create_task(self._ask(name, url))

@@ -1,6 +1,6 @@
-"""Members that come, go and come back under other faults: one step at a time, each to its end.
+"""Members that join, leave and return under other faults: one step at a time, each to its end.
 
-who is a member now? ─► draw a step ─► the node is there ─► order it until it is done ─► who is a member now?
+present members ─► draw a step ─► the node is ready ─► repeat the order until it is done ─► present members
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from repl.web.types import Network
 
 SPARES: Final = 2
 PATIENCE_S: Final = 20.0
-"""Seconds beyond its strike that a step may take: nodes start meanwhile, and other faults hold it up."""
+"""Seconds beyond its planned time that a step may take: nodes start meanwhile, and other faults delay it."""
 POLL_S: Final = 0.1
 
 
 class Changing:
-    """The changes of one run. ``stay``: members that are never removed, and the only ones that are wiped."""
+    """The changes of one run. ``stay`` are members that are never removed, and the only ones that are wiped."""
 
     def __init__(self, group: Group, network: Network, recorder: Recorder, *, stay: Sequence[str]) -> None:
         self._group = group
@@ -34,18 +34,18 @@ class Changing:
         self._recorder = recorder
         self._stay = stay
         self._loose: set[str] = set()
-        """Members whose unanswered change may still take effect."""
+        """Members whose change had no answer, and may still take effect."""
         self._busy = False
         self.went: dict[int, str] = {}
-        """The change that each strike came to, by its number."""
+        """The change that each strike became, by its number."""
 
     def begin(self) -> None:
-        """Notes whom the group begins with."""
+        """Notes the members at the start."""
         self._note("founded", {"members": self._group.listed, "electable": self._group.electable})
 
     async def strike(self, strike: Strike, number: int, chance: Random, now: dict[int, str]) -> bool:
-        """Notes its beginning and its end; whether the members were changed.  Nothing happens while another step is not
-        through."""
+        """Notes the beginning and the end of a step; returns whether the members changed.  Does nothing while another
+        step is under way."""
         if self._busy:
             return False
         self._busy = True
@@ -102,7 +102,7 @@ class Changing:
         return await self._membership.order(step, before, until_s)
 
     async def at_rest(self, seconds: float) -> Listed | None:
-        """Returns the members in the end, nobody joining any more, noted; None where nobody says so."""
+        """Returns and notes the members at the end, once none is joining; None if no node reports them."""
         until_s = asyncio.get_running_loop().time() + seconds
         listed = await self._membership.settled(until_s, lambda listed: not listed.joining)
         if listed is not None:

@@ -1,4 +1,4 @@
-"""``results.json``, the table at the end, and where a run's files lie."""
+"""``results.json``, the table at the end, and the directory of a run's files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def new_directory(options: Options, store: Path = STORE) -> Path:
 
 
 def command(options: Options) -> str:
-    """Formats the command that strikes the same faults at the same moments; their effects vary with the machine."""
+    """Formats the command that repeats the same faults at the same times; their effects vary with the machine."""
     words = ["python jepsen-like run", f"--workload {options.workload}"]
     words += [f"--nemesis {','.join(options.kinds)}"] if options.kinds else ["--nemesis none"]
     words += [f"--nodes {options.nodes}", f"--time {options.seconds:g}", f"--seed {options.seed}"]
