@@ -170,7 +170,7 @@ async def test_a_member_that_has_not_asked_who_it_is_or_is_not_listed_yet_is_not
     async def refused() -> None:
         status, said = await asked(group, name)
         assert (status, said["type"]) == (503, "not-ready"), said
-        assert f"{other} is not known to be whom its group lists" in said["detail"], said
+        assert f"{other} is not known to be the incarnation that its group lists" in said["detail"], said
 
     await group.until(lambda: node.open is not None, f"{other} is open")
     assert not node.member.recognised
