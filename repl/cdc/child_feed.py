@@ -174,7 +174,7 @@ class ChildFeed:
     ) -> None:
         """``store`` stores a position (the next VLSN) and returns whether it did. A position that ``store`` puts off is
         offered again with a later position; the last call must store. ``segment_of`` returns the number of the segment
-        that has an entry, or 0 if that is not known. ``upto`` is the last VLSN to send; None sends without end."""
+        that has an entry, or 0 if that is not known. ``upto`` is the last VLSN to send; None sets no end."""
         self._child = child
         self._make_source = make_source
         self._reads = reads

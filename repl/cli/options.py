@@ -180,7 +180,7 @@ durability_option = click.option(
     callback=_durability,
     help="sync, write_no_sync or no_sync, or the master's and the replicas': less than the group's setting.",
 )
-"""The value is checked; None if the option is missing."""
+"""The value is checked, or None if the option is missing."""
 
 
 def require_log(directory: Path) -> tuple[PosixDisk, LmdbStores]:

@@ -108,7 +108,7 @@ class Policy:
     next_vlsn: int = 0
     """The VLSN after the last sealed message; 0 while ``first_weighed`` is not sealed."""
     fullness: Fullness | None = None
-    """The state as of the last look; ``FullPolicies.fullness`` updates it."""
+    """The fullness found at the last check; ``FullPolicies.fullness`` checks again."""
     dropped: int = 0
     blocked: int = 0
     failed: int = 0
@@ -162,7 +162,7 @@ class FullPolicies(Generic[A]):
         return len(self._held)
 
     def policy(self, uuid: str) -> Policy | None:
-        """Returns the policy of a destination with its current depth; None for a destination that is never full."""
+        """Returns the policy of a destination with its current depth, or None for a destination that is never full."""
         policy = self.active.get(uuid)
         if policy is not None and policy.counted:
             self._catch_up(policy)
@@ -249,7 +249,7 @@ class FullPolicies(Generic[A]):
         return False
 
     def _weigh(self, append: A) -> tuple[Policy, str, str] | None:
-        """Notes the append's messages if all of them have room. Otherwise returns the destination that has none, the
+        """Notes the append's messages if all of them have room. Otherwise returns the destination without room, the
         reason and the policy."""
         assert append.submission is not None
         weighed: list[tuple[Policy, Queued]] = []

@@ -3,8 +3,8 @@
     appended since the last look   VLSN 5 001 … 9 000, 2.0 s
     looked at, by column           5 001 … 5 640          160 messages    ─►  500 a second
 
-None of this is on the path of an append. A few times a minute the newest blocks in memory are looked at, up to
-``SAMPLE_BYTES``; the rate of the remaining entries is assumed to be the same.
+These figures are not computed on the path of an append. A few times a minute the newest blocks in memory are looked at,
+up to ``SAMPLE_BYTES``; the rate of the remaining entries is assumed to be the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from vlsn.write.ring import Ring
 SAMPLE_BYTES: Final = 65_536
 """The most bytes of blocks that one look reads for one destination; one block may be larger."""
 SAMPLED_ROWS: Final = 100_000
-"""The most entries that one look reads for all destinations. The other destinations follow at the next look."""
+"""The most entries that one look reads for all destinations. The next look reads for the other destinations."""
 PERIOD_S: Final = 2.0
 """Seconds between two looks for one destination."""
 WINDOWS: Final = 16

@@ -45,7 +45,7 @@ address (``claims``)."""
 TICK_S = 0.05
 TICK_MIN_S = 0.001
 TICK_MAX_S = 0.2
-"""The most seconds that one tick counts, however long it took."""
+"""One tick counts for at most this many seconds, however long it took."""
 UNSYNCED_MAX_S = 10.0
 """A master steps down if its oldest unsynced block is older than this many seconds: its disk has stopped."""
 _T = TypeVar("_T")
@@ -168,7 +168,7 @@ class Electing:
             return f"the disk has not synced for {self._log.cycle.writing_s:.0f} s"
         return self._soundness.unfit
 
-    # Messages and questions of others.
+    # Messages and requests of other nodes.
 
     def heard(self, master: NodeName, term: Term) -> None:
         """Notes a message on the feed of ``master``. ``term`` is that feed's term."""

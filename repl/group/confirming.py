@@ -1,6 +1,6 @@
 """Confirms messages in a member's name: sends a hello to the URL where this node has the member listed.
 
-Callers that ask while a hello is under way share the next one. So a node asks a member only as often as the member
+Callers that ask while a hello is under way share the next hello. So a node asks a member only as often as the member
 answers.
 """
 

@@ -167,8 +167,8 @@ def read_answer(body: bytes) -> Answer:
 
 def is_newer(at: tuple[int, int], end: tuple[int, int]) -> bool:
     """Returns whether a log with that ``end`` is missing the GROUP entry at ``at`` (term, VLSN) and may still receive
-    it. An entry after the end may still come. A durable entry before the end is in that log, and any other was rolled
-    back."""
+    it. An entry after the log's end may still come. A durable entry before the end is in that log, and any other was
+    rolled back."""
     return at > end
 
 

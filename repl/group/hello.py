@@ -1,4 +1,4 @@
-"""A member's report about itself, in a hello and in the answer to one."""
+"""A member's report about itself, in a hello and in the answer to a hello."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A GROUP entry that a node has lost. A member that has the entry sends it in its answers to hellos.
 
 A log that was cleaned past its GROUP entry has that entry in its state record only. A node that has lost both counts no
-votes or acknowledgements. It neither leads nor cleans, and reports that in its status.
+votes or acknowledgements. The node neither leads nor cleans, and reports that in its status.
 
     GROUP at 2, log cleaned up to 60, state lost      asks in its hellos; n2 knows GROUP 2, and no later one up to 95
                                                       95 is past 60: the entry at 2 is the valid one before VLSN 60
@@ -26,7 +26,7 @@ def is_lost(log: LocalLog) -> bool:
 
 
 def known_group(log: LocalLog) -> KnownGroup | None:
-    """Returns the group as this node knows it; None if it does not know a durable one."""
+    """Returns the group as this node knows it, or None if it does not know a durable GROUP entry."""
     durable = [(vlsn, entry) for vlsn, entry in log.view.history.groups if vlsn <= log.view.dtvlsn]
     if not durable or is_lost(log):
         return None

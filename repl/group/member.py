@@ -165,7 +165,7 @@ class Member:
         heard, role = self.members.heard.of(incarnation), self.role
         return both(heard, role.heard_of(incarnation)) if role is not None else heard
 
-    # Whether it is one.
+    # Whether this node is still a member.
 
     def removed(self) -> str:
         """Returns why this node is no longer a member: its log's list or another member says so, and no master feeds

@@ -42,7 +42,7 @@ class MemberHolds:
         self._on_dropped = on_dropped
         self._held: dict[str, Hold] = {}
         self._incarnations: dict[str, int] = {}
-        """The incarnation to which each position belongs; 0 if it is not known, and the whole log is held."""
+        """The incarnation to which each position belongs, or 0 if it is not known; then the whole log is held."""
 
     # As the master.
 
@@ -83,7 +83,8 @@ class MemberHolds:
     # As a replica.
 
     def hear(self, positions: Mapping[str, HoldPosition] | None) -> None:
-        """Adopts the members' positions from a master. None comes from a release that reports no positions."""
+        """Adopts the members' positions from a master. ``positions`` is None from a release that reports no
+        positions."""
         self.known = True
         if positions is None:
             return

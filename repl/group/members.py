@@ -32,8 +32,8 @@ class Members:
         self._vouched: dict[NodeName, str] = {}
         """The nodes in the newer list of another member."""
         self._by_own_word: dict[NodeName, str] = {}
-        """Nodes that claim to be in a newer list. They are used while too few members of this node's own list are
-        reachable."""
+        """Nodes that claim to be in a newer list. These nodes are asked while too few members of this node's own list
+        are reachable."""
         self.heard = Heard()
         """The reports of other nodes about themselves, since this process started."""
         self._left: dict[NodeName, str] = {}
@@ -61,7 +61,7 @@ class Members:
 
     @property
     def _logged(self) -> dict[NodeName, str] | None:
-        """The members that the newest GROUP entry lists; None if there is no entry."""
+        """The members that the newest GROUP entry lists, or None if there is no entry."""
         group = self._group()
         return None if group is None else {NodeName(each.name): each.url for each in group.members}
 

@@ -167,8 +167,8 @@ def counting(groups: Sequence[tuple[Vlsn, GroupEntry]], dtvlsn: int) -> GroupEnt
 
 
 def leaving(groups: Sequence[tuple[Vlsn, GroupEntry]], dtvlsn: int, name: str, incarnation: int) -> bool:
-    """Returns whether the newest list no longer has that member, may still be rolled back, and the list before has the
-    member as electable."""
+    """Returns whether a member is leaving. Then the newest list no longer has it and may still be rolled back, and the
+    list before has the member as electable."""
     if len(groups) < 2 or groups[-1][0] <= dtvlsn or any(member.name == name for member in groups[-1][1].members):
         return False
     own = name, f"{incarnation:016x}"

@@ -1,7 +1,7 @@
 """A node's cleaning: its conditions, its holds and its reports.
 
 1. A node cleans only while it is master or replica, knows its group, and has a retention (``retention_bytes``,
-   ``retention_age_s``). It cleans every ``cleaning_period_s``, and when a person asks.
+   ``retention_age_s``). The node cleans every ``cleaning_period_s``, and when a person asks.
 2. The age of entries is this node's clock less the clock of the master that sealed them. So before entries are removed
    for their age, every member is asked for its clock. The members that answer, and this one, must be a majority, and no
    clock may differ by more than a minute. A clock that jumped by a year therefore empties no log. A node without other

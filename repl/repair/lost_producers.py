@@ -57,7 +57,7 @@ class LostProducers:
         asked = [asyncio.create_task(self._ask(name), name=f"producers of {name}") for name in others]
         answers = []
         try:
-            # A silent member must not delay the answers of the others.
+            # A silent member must not delay the answers of the other members.
             for answered in asyncio.as_completed(asked):
                 answers.append(await answered)
                 if not self.lacks_to:

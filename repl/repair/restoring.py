@@ -8,8 +8,8 @@
 2. The marker is written only when there is a provider, so a node that reaches no member keeps its log. After
    ``TRIES_MAX`` tries the node opens an undamaged log again: the other members may need its answers or its vote before
    one of them can be a provider.
-3. If a provider fails, aborts or sends wrong bytes, the next one is tried, with back-off, for ever. The restored part
-   stays. The restore begins again only if no provider's log continues it.
+3. If a provider fails, aborts or sends wrong bytes, the next provider is tried, with back-off, for ever. The restored
+   part stays. The restore begins again only if no provider's log continues it.
 4. During a restore the node does not vote, stand, acknowledge or serve, because it has no log.
 """
 

@@ -65,8 +65,8 @@ class PagingManager:
         return changes
 
     def done(self, subscriptions: Iterable[Subscription], looked: dict[str, dict[int, bool]]) -> list[Change]:
-        """Returns the changes of the page table that drop unneeded pages. ``looked`` has, by uuid, the pages that were
-        read (``PagingStore.done``)."""
+        """Returns the changes that drop unneeded pages from the page table. ``looked`` has, by uuid, the pages that
+        were read (``PagingStore.done``)."""
         found = []
         for subscription in subscriptions:
             store = self.stores.get(subscription.uuid)

@@ -110,7 +110,7 @@ def _mended(
     numbers: dict[int, bool],
     notes: list[str],
 ) -> Change | None:
-    """Returns the changes of the page table for lost files or lost rows of pages; None if nothing is lost."""
+    """Returns the changes of the page table for lost files or lost rows of pages, or None if nothing is lost."""
     gone = [number for number in pages if number not in numbers]
     lost = [(page.covers_from, page.covers_to) for number in gone if not (page := pages[number]).superseded]
     row = msgspec.structs.replace(
@@ -202,7 +202,7 @@ def _rebuilt(
 
 
 def _since(disk: Disk, place: str, number: int) -> int:
-    """Syncs a page, and returns its ``since``; 0 if that cannot be read."""
+    """Syncs a page, and returns its ``since``, or 0 if that cannot be read."""
     with closing(disk.open(f"{place}/{number:09d}.page", write=True)) as file:
         try:
             file.sync()
@@ -214,7 +214,7 @@ def _since(disk: Disk, place: str, number: int) -> int:
 
 
 def read_about(disk: Disk, place: str) -> bytes | None:
-    """Returns the prefix for which the pages in ``place`` were written; None if it cannot be read."""
+    """Returns the prefix for which the pages in ``place`` were written, or None if it cannot be read."""
     try:
         with closing(disk.open(f"{place}/{ABOUT_NAME}")) as file:
             about = msgspec.json.decode(file.read(0, file.size()), type=About)

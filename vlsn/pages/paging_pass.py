@@ -41,7 +41,8 @@ class Selector:
         self._messages = MessageFilter(subscription.name, subscription.prefix, subscription.letters)
 
     def wanted(self, rows: EntryRows, from_vlsn: int, to_vlsn: int) -> Mask | None:
-        """Marks the unacknowledged messages from ``from_vlsn`` to ``to_vlsn``; None if there are none."""
+        """Returns marks for the unacknowledged messages from ``from_vlsn`` to ``to_vlsn``, or None if there are
+        none."""
         first = rows.first_vlsn
         low, high = max(from_vlsn - first, 0), min(to_vlsn - first + 1, rows.rows)
         if low >= high or self._subscription.acknowledged.covers(first + low, first + high - 1):
@@ -147,7 +148,7 @@ class PagingPass:
         want.covers_from = last + 1
 
     def full_pages(self) -> list[PageWriter]:
-        """Returns the full pages that are not synced yet. Another worker may sync them before ``sync``."""
+        """Returns the full pages that are not synced yet. Another worker may sync these pages before ``sync``."""
         return [writer for want in self._wants for writer in want.store.full_pages()]
 
     def sync(self) -> list[Change]:

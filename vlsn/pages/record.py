@@ -148,8 +148,8 @@ class Messages:
 
 
 def record_of(rows: EntryRows, wanted: Mask, *, covers_from: int, covers_to: int) -> Record | None:
-    """Makes the record of the ``wanted`` DATA entries of ``rows``; None if there are none. The payload of whole blocks
-    has views into ``rows.buf``."""
+    """Returns the record of the ``wanted`` DATA entries of ``rows``, or None if there are none. The payload of whole
+    blocks has views into ``rows.buf``."""
     chosen = np.flatnonzero(wanted)
     if not len(chosen):
         return None

@@ -4,7 +4,7 @@
     table   {paged_to 5200, done 3, missing []}    4 {end, first 41, last 3010 …}    5 {end, first 3017, last 5188 …}
 
 1. Every message that the destination wanted up to ``paged_to`` is in these pages, is acknowledged, or is in
-   ``missing``. This node should have the missing ones, and fetches them from another member.
+   ``missing``. This node should have the missing messages, and fetches them from another member.
 2. ``page`` assigns an offset to a record under the latch and writes the record without the latch, so several writers
    share one page. A full page is replaced by the next one at once, and synced when its last writer is done.
 3. Written records are valid once the page table has them (``table``), after the sync of pages and directory.
@@ -62,7 +62,7 @@ class Change:
 
     uuid: str
     row: StoreRow | None
-    """The new row; None removes the store."""
+    """The new row of the store, or None to remove the store."""
     pages: dict[int, PageRow] = field(default_factory=dict)
     gone: Sequence[int] = ()
     anew: bool = False
@@ -237,7 +237,7 @@ class PagingStore:
     # Changes of the table, on the owner's thread.
 
     def reconciled(self, subscription: Subscription, first: int) -> Change | None:
-        """Returns the change that is needed for a log that begins at ``first``; None if none is.
+        """Returns the change that is needed for a log that begins at ``first``, or None if no change is needed.
 
         Messages before ``first`` that the destination wants and that were never paged here are missing. A moved
         destination may want messages that were acknowledged when it was paged. So its pages are superseded: the wanted
@@ -284,8 +284,8 @@ class PagingStore:
         return Change(self.uuid, row, pages, gone=[number])
 
     def done(self, acknowledged: VlsnSet, read: dict[int, bool] | None = None) -> Change | None:
-        """Returns the change that drops the pages whose messages are all acknowledged; None if there are none. ``read``
-        says, for pages that were read, whether all their messages are acknowledged."""
+        """Returns the change that drops the pages whose messages are all acknowledged, or None if there are none.
+        ``read`` says, for pages that were read, whether all their messages are acknowledged."""
         looked = read or {}
         if self.row is None:
             return None

@@ -118,7 +118,7 @@ class Checkpointer:
             self.run()
 
     def _has_more(self) -> bool:
-        """Returns whether a checkpoint now would store more than the last one. Its own two records do not count;
+        """Returns whether a checkpoint now would store more than the last checkpoint. Its own two records do not count;
         otherwise a quiet log would be written to for ever."""
         if self.running:
             return False

@@ -177,7 +177,7 @@ class Cleaner:
             CleaningPass(self, request).begin()
 
     def over(self, request: _Request, asked: CleaningPass) -> None:
-        """Reports to the callers that the pass is finished, and continues with the next one."""
+        """Reports to the callers that the pass is finished, and continues with the next pass."""
         self._running = False
         first, going = int(self.view.range.first), asked.plan.going
         if request.dry_run and going:
@@ -219,7 +219,7 @@ class CleaningPass:
         self._number = 0
         """The first segment that stays."""
         self._paged_to: Vlsn | None = None
-        """The VLSN up to which pages have the entries that destinations want; None before the pager has answered."""
+        """The VLSN up to which pages have the entries that destinations want, or None before the pager has answered."""
 
     # 1
 

@@ -21,7 +21,7 @@ from vlsn.write.log_life import LogLife
 
 
 class FreeSpace:
-    """The free space of a directory's file system, as of the last check. On the owner's thread."""
+    """The free space of a directory's file system, found by the last check. On the owner's thread."""
 
     def __init__(self, disk: Disk, directory: str, life: LogLife, *, free_bytes_min: int) -> None:
         self.free_bytes: int | None = None

@@ -83,7 +83,7 @@ class LogCare:
         self._quiet_since: float | None = None
         self._looked_s = -QUIET_LOOK_S
         self._allocated: Vlsn | None = None
-        """The last VLSN assigned as of the last check."""
+        """The last VLSN that was assigned at the last check."""
         self._stated: tuple[Lsn, Vlsn] | None = None
         """The idle end that was stored last, and the durable end stored with it."""
 

@@ -61,13 +61,13 @@ class LogView:
 
     @property
     def trimmed_to(self) -> Vlsn:
-        """The last VLSN that was cleaned away or was never here; 0 if the log begins at 1."""
+        """The last VLSN that was cleaned away or was never here, or 0 if the log begins at 1."""
         first = self.index.range.first
         return Vlsn(first - 1) if first else self._begins_after
 
     @property
     def first_segment(self) -> int:
-        """The segment in which the log begins since it was cleaned; 0 if it never was."""
+        """The segment in which the log begins since it was cleaned, or 0 if it never was."""
         return min(self.ends, default=0) if self._cleaned else 0
 
     @property
@@ -80,7 +80,7 @@ class LogView:
         return dict(sorted(self.ends.items()))
 
     def synced_end(self, number: int) -> int:
-        """Returns the end up to which segment ``number`` may be read from outside; 0 if it is not live."""
+        """Returns the end up to which segment ``number`` may be read from outside, or 0 if it is not live."""
         return self.ends.get(number, 0)
 
     def reader(self, *, segments_max: int = 1) -> LogReader:

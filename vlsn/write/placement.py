@@ -105,7 +105,7 @@ class Placement:
 
     @property
     def refusal(self) -> NoSpace | None:
-        """The error for appends that need another segment; None while there is one, or one is being made."""
+        """The error for appends that need another segment, or None while there is one, or one is being made."""
         if self.no_space:
             return NoSpace("the disk has no room for another segment")
         return NoSegment(self.unmade) if self.unmade else None
@@ -167,7 +167,7 @@ class Placement:
         return Group([Chunk(self.tail, self.tail.offset)] if self.tail is not None else [])
 
     def fits(self, group: Group, size: int, *, several: bool = False) -> bool:
-        """Returns whether frames of ``size`` bytes in all still fit (rule 1). They are one frame, or ``several``, some
+        """Returns whether frames of ``size`` bytes in all still fit (rule 1). These are one frame, or ``several``, some
         of which may go to the tail and some to the standby."""
         tail = self.tail
         in_tail = tail is not None and tail.offset + size <= tail.size

@@ -4,7 +4,7 @@
                               └ no: go_on, once there is one
 
 After a failed write the contents of the page in which it began are unknown; after a failed sync those of all its pages.
-Neither is tried again on that file. All frames from the first one that reaches into that page are written again,
+Neither call is tried again on that file. All frames from the first one that reaches into that page are written again,
 verbatim under new frame headers:
 
     1  segments that never became part of the log (their header was not synced) are deleted, the directory synced
@@ -146,7 +146,7 @@ class Broken:
     prev_end: int
     prev_last_vlsn: int
     live: Tail | None
-    """The segment that now ends at ``prev_end``; None if the failed one was not yet part of the log."""
+    """The segment that now ends at ``prev_end``, or None if the failed one was not yet part of the log."""
     deleted: list[Tail] = field(default_factory=list)
 
     @property

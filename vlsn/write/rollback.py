@@ -60,8 +60,8 @@ def check_rollback(view: LogView, matchpoint: Vlsn) -> None:
 
 
 class Rollback:
-    """The rollback of one log to a matchpoint, the end of a visible block (or 0). It begins once everything queued is
-    synced.
+    """The rollback of one log to a matchpoint, the end of a visible block (or 0). The rollback begins once everything
+    queued is synced.
 
     No checkpoint runs meanwhile. On the owner's thread, under the log latch, except for the keeper's jobs. ``done`` is
     called when the rollback is durable, ``refused`` if nothing was changed: there was no room, or the rollback is not

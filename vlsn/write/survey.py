@@ -89,7 +89,7 @@ class Survey:
         return Surveyed(segments, found, aged, total, cramped)
 
     def _sealed_us(self, reader: LogReader, segment: Segment) -> int:
-        """Returns when the last entry up to this segment's end was sealed, by the master's clock; 0 if that is
+        """Returns when the last entry up to this segment's end was sealed, by the master's clock, or 0 if that is
         unknown."""
         view = self._view
         if segment.last < view.range.first:
@@ -138,7 +138,7 @@ def bytes_from(segments: list[Segment], total_bytes: int, vlsn: Vlsn) -> int:
 
 
 def sealed_us(reader: LogReader, vlsn: Vlsn, start: Lsn, upto: Vlsn) -> int:
-    """Returns the clock of the block that contains ``vlsn``, µs since the epoch; 0 if it cannot be read."""
+    """Returns the clock of the block that contains ``vlsn``, µs since the epoch, or 0 if it cannot be read."""
     try:
         run = reader.blocks(vlsn, start=start, upto_vlsn=upto, bytes_max=1)
     except Damaged:

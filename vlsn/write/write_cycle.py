@@ -99,7 +99,7 @@ class WriteCycle:
         self.handed_over_s = 0.0
         """The time at which the writer got ``group``."""
         self.unsynced_since: float | None = None
-        """The time of the oldest group that was written without a sync; None if there is none, or its sync was
+        """The time of the oldest group that was written without a sync, or None if there is none, or its sync was
         requested."""
         self.slow_syncs = SlowSyncs()
         self._placement = placement
@@ -126,7 +126,7 @@ class WriteCycle:
 
     @property
     def writing_s(self) -> float:
-        """Seconds for which the writer has been busy with its group; 0 if it is free."""
+        """Seconds for which the writer has been busy with its group, or 0 if it is free."""
         return self._clock.monotonic_s() - self.handed_over_s if self.group is not None else 0.0
 
     # Items for the queue.

@@ -7,8 +7,8 @@ position.
     UPDATE positions SET next = …                              the position after the rows
     COMMIT                                                     commit point: both, or neither
 
-1. A worker takes the position over at its start, under the lock of the position's row. It waits there for another
-   worker's transaction. From then on the row has this worker's id, and the other worker can store nothing more.
+1. A worker takes the position over at its start, under the lock of the position's row. The worker waits there for
+   another worker's transaction. From then on the row has this worker's id, and the other worker can store nothing more.
 2. A worker whose log has an older term than the row's is refused: its master was replaced and does not know that yet.
 3. After any doubt (a COMMIT without an answer) the process ends. The next process reads the position under the lock.
 4. A person's order deletes the rows from its VLSN on, in the transaction that sets the position. These rows are written
