@@ -97,7 +97,7 @@ def priority(name: str, priority: int, url: list[str], as_json: bool) -> int:
 
 @group.asking(click.argument("settings", metavar="NAME=VALUE …", nargs=-1, required=True), name="set")
 def set_(settings: tuple[str, ...], url: list[str], as_json: bool) -> int:
-    """Set the group's settings, which lie in its log.
+    """Set the group's settings, which its log contains.
 
     producers=N, how many exactly-once producers it knows; durability=LEVEL[,LEVEL] with sync, write_no_sync or no_sync,
     what the master (and the replicas) have done with an append that asks for nothing else when it is answered.

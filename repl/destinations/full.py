@@ -12,7 +12,7 @@ An append is checked only when it is admitted, against the unacknowledged messag
 master counts the existing messages in the background; until it has finished, no destination is full. An append that
 alone exceeds the limit is accepted if the destination has no other messages.
 
-If no destination has such a policy, an append only looks at ``active``.
+If no destination has such a policy, an append only checks that ``active`` is empty.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ HELD_MAX: Final = 16_384
 FULL_S: Final = 2.0
 """Seconds for which a destination still counts as full after an append found it full, even if it has room again."""
 COUNT_AGAIN_S: Final = 1.0
-"""Seconds before a count continues that failed to read messages."""
+"""A count that failed to read messages continues after this many seconds."""
 RECOUNT_S: Final = 0.05
-"""Seconds before a count continues if the next entry has left the ring and is not durable yet."""
+"""If the next entry has left the ring and is not durable yet, a count continues after this many seconds."""
 
 
 class Held(Protocol):

@@ -33,7 +33,8 @@ LOOK_S: Final = 2.0
 """The least number of seconds that one answer looks for messages while there is more of the log to read. An answer that
 may wait looks longer."""
 BLOCKED: Final = 1_000
-"""One look ends after this many messages, or twice as many as were requested, whose keys have earlier messages out."""
+"""One search ends after this many messages, or twice as many as were requested, whose keys have earlier messages
+out."""
 BLOCKED_S: Final = 0.02
 """Seconds that a call then waits for an acknowledgement."""
 BLOCKED_MAX: Final = 1_000_000

@@ -30,7 +30,7 @@ _SPARE: Final = 64
 
 @dataclass(slots=True)
 class Found:
-    """Messages that may be delivered, collected over several looks."""
+    """Messages that may be delivered, collected over several windows."""
 
     owner: int
     parts: list[MessageColumns] = field(default_factory=list)

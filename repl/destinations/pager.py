@@ -37,7 +37,7 @@ from vlsn.pages.subscription import Subscription
 from vlsn.state.destinations import DestinationView
 
 PERIOD_S = 1.0
-"""Seconds between two looks at acknowledgements, while there are pages."""
+"""Seconds between two checks of the acknowledgements, while there are pages."""
 RETRY_S = 5.0
 """Seconds before pages that could not be opened are tried again."""
 PAGE_WINDOWS_MIN = 4
@@ -216,7 +216,7 @@ class Pager:
                 self._asked.popleft()[1](NULL_VLSN, "the log is closing")
 
     async def _look_around(self) -> None:
-        """Checks the disk and the acknowledgements. After a disk error the pages stay, and the next look tries
+        """Checks the disk and the acknowledgements. After a disk error the pages stay, and the next check tries
         again."""
         try:
             if self.manager.stores:

@@ -168,7 +168,7 @@ class MessageWindows:
         self._since = since
         self._lost = lost
         self._kept: list[Window] = []
-        """The window used last comes first. Several are kept, because workers with and without keys may be far
+        """The window used last comes first. Several windows are kept, because workers with and without keys may be far
         apart."""
         self._used = False
 

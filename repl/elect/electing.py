@@ -104,7 +104,9 @@ class Electing:
                 await asyncio.sleep(self._pause_s())
                 self._count()
                 if not self._door.locked() and not self._rests():
-                    async with self._door:  # acquired at once; if this task ends, all tasks behind the door end as well
+                    async with (
+                        self._door
+                    ):  # acquired at once; if this task ends, all tasks that wait for the door end as well
                         await self._tick()
         finally:
             for task in self._tasks:

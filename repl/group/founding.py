@@ -104,30 +104,31 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     no_space: bool = False
     """True where it takes no appends: a master without space hands over to another one only."""
     clock_us: Number = 0
-    """Its wall clock, µs since the epoch."""
+    """The node's wall clock, µs since the epoch."""
     sequence: Number = 0
     told: Number = 0
     told_term: Number = 0
-    """The term of the block at VLSN ``told``, which it tells of itself with ``term`` (``old_images``)."""
+    """The term of the block at VLSN ``told``. With ``term`` they are the node's report of its promises
+    (``old_images``)."""
     master: MasterName = ""
     master_url: MasterUrl = ""
-    """The master's URL, as far as it knows: a node that was away may not know that member yet."""
+    """The master's URL, as far as the node knows: a node that was away may not know that member yet."""
     heard_sequence: Number = 0
     heard_term: Number = 0
     heard_told: Number = 0
     heard_told_term: Number = 0
-    """The asker's term in the newest report that it has."""
+    """The term of the block at VLSN ``heard_told``. The four ``heard`` fields are the asker's newest report."""
     known_group: KnownGroup | None = None
-    """The group as it knows it, for an asker that wants it."""
+    """The group as the node knows it, if the asker wants it."""
     holds: dict[Name, HoldPosition] | None = None
     """The positions from which members still need the log, by a master (``member_holds``)."""
     levels: Levels = LEVEL_1
     """The levels that it speaks."""
     members: dict[Name, MasterUrl] = {}  # msgspec copies it
-    """Members and their URLs, by a list that is newer than the asker's."""
+    """Members and their URLs, from a list that is newer than the asker's."""
     hands_to: MasterName = ""
     hands_term: Number = 0
-    """The node that it has asked to take over, and its own term then."""
+    """The node that this one has asked to take over as master, and this node's term then."""
     alarms: list[Alarm] = []  # msgspec copies it
     """Its own alarms, at most ``ALARMS_MAX``; empty from a release without alarms."""
 
@@ -155,8 +156,8 @@ def read_question(body: object) -> Question:
 
 
 def read_answer(body: bytes) -> Answer:
-    """Decodes another node's answer about itself. Each number is in the range of a record or a block. Raises
-    ``BadBody``."""
+    """Decodes another node's answer about itself. Each number must be in the range that a record or a block can hold.
+    Raises ``BadBody``."""
     answer = read_json(body, Answer, "no answer to a hello")
     if answer.holds is not None and len(answer.holds) > MEMBERS_MAX:
         raise BadBody(f"an answer that tells how far {len(answer.holds)} members are")

@@ -133,7 +133,8 @@ class Member:
 
     @property
     def record(self) -> NodeRecord | None:
-        """The node file's record of the last open log, even while the log is restored. None before the first open."""
+        """The node file's record of the last open log, even while the log is restored. None before the first log is
+        open."""
         return self.node_file.record if self.node_file is not None else None
 
     @property

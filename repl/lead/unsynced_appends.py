@@ -44,7 +44,7 @@ class UnsyncedAppends:
         """The VLSNs up to which each replica has received and has written."""
 
     def promise(self, append: Append, durability: GroupDurability) -> None:
-        """Marks ``append``, which is not queued yet, as one of these appends."""
+        """Marks ``append``, which is not queued yet, to be answered at ``durability``."""
         self.used = True
         append.promised = durability
         if durability.local != "sync":

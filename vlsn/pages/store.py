@@ -70,7 +70,7 @@ class Change:
 
 
 class PagingStore:
-    """The pages of one destination, from the page table's rows. ``directory`` is the store's own."""
+    """The pages of one destination, from the page table's rows. ``directory`` belongs to this store alone."""
 
     def __init__(
         self,

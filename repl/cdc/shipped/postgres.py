@@ -199,7 +199,8 @@ class Postgres(CdcConsumer):
 
     @contextmanager
     def _transaction(self, limit_s: float) -> Iterator[psycopg.Cursor[Any]]:
-        """Runs its body as one transaction. After ``limit_s`` seconds the connection is cut, so that no call hangs."""
+        """Runs the body of the ``with`` statement as one transaction. After ``limit_s`` seconds the connection is cut,
+        so that no call hangs."""
         assert self._connection is not None
         with _cut_after(self._connection, limit_s), self._connection.transaction():
             cursor = self._connection.cursor()
