@@ -38,7 +38,7 @@ out."""
 BLOCKED_S: Final = 0.02
 """Seconds that a call then waits for an acknowledgement."""
 BLOCKED_MAX: Final = 1_000_000
-"""The number of VLSNs after the first waiting message in which other messages are looked for. These VLSNs are read
+"""Other messages are searched for in at most this many VLSNs after the first waiting message. These VLSNs are read
 again when the waiting message may be delivered."""
 TRIES_MAX: Final = 131_072
 """The most messages of a destination whose attempts are counted in memory. Beyond it the oldest counts are

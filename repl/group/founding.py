@@ -102,7 +102,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     floor_vlsn: Number = 0
     state: str = "UNKNOWN"
     no_space: bool = False
-    """True where it takes no appends: a master without space hands over to another one only."""
+    """True if the node has no space for appends. A master without space hands over only to a node with space."""
     clock_us: Number = 0
     """The node's wall clock, µs since the epoch."""
     sequence: Number = 0
