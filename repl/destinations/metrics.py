@@ -79,4 +79,4 @@ def _family(
     for one in told:
         if key in one:
             family.add_metric([one["name"]], float(one[key][part] if part else one[key]))
-    return family  # one of the two kinds
+    return family  # type: ignore[no-any-return]  # one of the two kinds
