@@ -215,7 +215,7 @@ class Feeder:
             self._wake()
 
     def tell_dtvlsn(self) -> None:
-        """Sends a heartbeat, if the replica does not know the DTVLSN yet and nothing is being sent."""
+        """Sends a heartbeat, if the replica has not received the DTVLSN yet and nothing is being sent."""
         if self._idle and self._log.view.dtvlsn > self._told_dtvlsn:
             self._channel.send_now(heartbeat_message(self._position()))
 

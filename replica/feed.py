@@ -236,7 +236,7 @@ class ReplicaFeed:
             await self._wait_for_room()
 
     def _take(self, message: bytes) -> bool:
-        """Takes one message. Returns whether there is room for another."""
+        """Takes one message. Returns whether there is room for another message."""
         log = self._log
         self._heard()
         self._whole = True

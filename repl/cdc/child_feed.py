@@ -40,7 +40,7 @@ LONG_CALL_S = 2.0
 """A call that takes longer than this many seconds gets its child the lowest priority until the child is replaced. Such
 a call may be spinning."""
 GAP_S = 2 * WATCH_S
-"""The most seconds that count between two looks of the watch. A longer pause was the node's own."""
+"""The most seconds that count between two calls of ``look``. During a longer pause the node itself was stopped."""
 
 
 class ConsumerFailed(Exception):
@@ -110,7 +110,7 @@ class CaptureCounts:
 
 class Patience:
     """Measures how long this node has waited for something, in seconds during which the node itself ran. Call ``look``
-    every ``WATCH_S``. A longer gap between two looks counts as ``GAP_S``, because the node was stopped."""
+    every ``WATCH_S``. A longer gap between two calls counts as ``GAP_S``, because the node was stopped."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -174,7 +174,7 @@ class ChildFeed:
     ) -> None:
         """``store`` stores a position (the next VLSN) and returns whether it did. A position that ``store`` puts off is
         offered again with a later position; the last call must store. ``segment_of`` returns the number of the segment
-        that has an entry, or 0 if that is not known. ``upto`` is the last VLSN to send; None sends without end."""
+        that has an entry, or 0 if that is not known. ``upto`` is the last VLSN to send; None sets no end."""
         self._child = child
         self._make_source = make_source
         self._reads = reads

@@ -21,7 +21,7 @@ class CdcContext:
     node: str
     group: str
     next: int
-    """The VLSN of the first event that the consumer will receive, unless ``start`` returns another one."""
+    """The VLSN of the first event that the consumer will receive, unless ``start`` returns another VLSN."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """The table ``options`` of the consumer's settings."""
     run_on: str = "node"
@@ -30,7 +30,7 @@ class CdcContext:
     """The term of the last entry in this node's log. If two nodes run the same consumer, the newer worker has the
     higher term, and writes of the older one must be refused."""
     position_term: int = 0
-    """The term of the entry before ``next``; 0 if it is not known."""
+    """The term of the entry before ``next``, or 0 if it is not known."""
     moved: bool = False
     """True if a person has moved the consumer to ``next`` (``reset``, ``skip``). A consumer that keeps its own position
     must then use ``next`` instead."""
@@ -93,7 +93,7 @@ class CdcConsumer:
         return None
 
     def on_events(self, events: CdcEvents) -> bool | int:
-        """Takes as many of ``events`` as it likes, at least one. The next call continues after the last event taken.
+        """Takes one or more of ``events``. The next call continues after the last event taken.
 
         True commits the position after the last event taken. Once that position is stored, soon after the return, no
         earlier event is delivered again. False commits nothing. A VLSN in place of True commits an earlier position:

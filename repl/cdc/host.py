@@ -61,7 +61,7 @@ class CdcHost:
             raise Trimmed(f"VLSN {vlsn} was cleaned away; the first still here is {first}", first=first)
 
     def segment_of(self, vlsn: int) -> int:
-        """Returns the number of the segment that has an entry; 0 if the index does not have the entry."""
+        """Returns the number of the segment that has an entry, or 0 if the index does not have the entry."""
         try:
             mapping = self.log.view.index.at_or_before(Vlsn(vlsn))
         except VlsnLogError:

@@ -1,6 +1,6 @@
 """The stores of a consumer's position: a file of this node, or an entry of the group's log.
 
-Both stores load the last stored position and store later ones. A stored position is durable when the call returns.
+Both stores load the last stored position and store later positions. A stored position is durable when the call returns.
 
 Before a consumer receives its first event on a node, the group records the number of its position file (``Begun``):
 

@@ -177,7 +177,7 @@ class CdcWorker:
         self._set(CdcState.PAUSED, f"paused since {text_of(self.record.paused_us)}")
 
     async def _load(self) -> None:
-        """Loads the position, or creates the first one, and holds the log from it on."""
+        """Loads the position, or creates the first one, and holds the log from that position on."""
         try:
             at = await self._positions.load()
             if at is None:
@@ -219,7 +219,7 @@ class CdcWorker:
             raise
 
     async def _begun(self) -> At:
-        """Stores the first position. Holds the log from it on meanwhile."""
+        """Stores the first position. Holds the log from that position on meanwhile."""
         begins = self.host.vlsn_of(self.settings.from_)
         at = At(begins, int(self._reads.term_before(Vlsn(begins))), begins=True)
         # a VLSN in the settings may have been cleaned away: then the consumer is parked with that reason

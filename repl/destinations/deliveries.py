@@ -3,7 +3,8 @@
     durable end rises ─► acknowledgements are folded ─► waiting calls are woken
     tick              ─► messages that were out for too long come back
 
-A new master delivers only once its own first entry is durable and folded. Then it has every earlier acknowledgement.
+A new master delivers only once its own first entry is durable and folded. Then this master has every earlier
+acknowledgement.
 """
 
 from __future__ import annotations
@@ -119,8 +120,8 @@ class Deliveries:
         return held[1]
 
     def _met(self, name: str, settings: DestinationSettings) -> Delivery | None:
-        """Returns the delivery of a destination, and creates a missing one. Returns None while the acknowledgements
-        have no table for the destination."""
+        """Returns the delivery of a destination, and creates a missing delivery. Returns None while the
+        acknowledgements have no table for the destination."""
         delivery = self._of.get(settings.uuid)
         if delivery is None and self._log.view.history.acks.get(settings.uuid) is not None:
             delivery = self._of[settings.uuid] = Delivery(self._parts, name, settings)

@@ -138,7 +138,7 @@ class Delivery:
         return len(self._waiters)
 
     def _is_barren(self) -> bool:
-        """Returns whether a call has just looked, and found only messages that wait for their keys."""
+        """Returns whether a call has just searched, and found only messages that wait for their keys."""
         return asyncio.get_running_loop().time() < self._barren_until
 
     def rose(self) -> None:
@@ -178,7 +178,7 @@ class Delivery:
         while True:
             self._check()
             if self._is_barren() and self._barren_until < deadline and not self._out.table.has_keys_of(owner):
-                await self._waiters.wait(self._barren_until)  # another call has just looked, for all calls
+                await self._waiters.wait(self._barren_until)  # another call has just searched, for all calls
                 continue
             async with self._lock:
                 if await room.wait(max(deadline, loop.time() + LOOK_S)):

@@ -70,7 +70,7 @@ class Depth:
 
     @property
     def oldest(self) -> int:
-        """The first unacknowledged message as of the last ``let_go``; 0 for none."""
+        """The first unacknowledged message found by the last ``let_go``; 0 for none."""
         return int(self._chunks[0][0][0]) if self._chunks else 0
 
     def matched(self, submission: Submission) -> tuple[Mask, int]:

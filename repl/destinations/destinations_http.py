@@ -71,7 +71,7 @@ _PEEK: Mapping[str, bool] = {"false": False, "true": True}
 class _Ack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     vlsns: list[int] = []
     set: bytes = b""
-    """The same VLSNs, packed (``vlsn/format/vlsn_set``)."""
+    """The VLSNs as a packed set (``vlsn/format/vlsn_set``)."""
     uuid: str = ""
     reason: str = "given back"
 

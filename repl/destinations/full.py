@@ -12,7 +12,7 @@ An append is checked only when it is admitted, against the unacknowledged messag
 master counts the existing messages in the background; until it has finished, no destination is full. An append that
 alone exceeds the limit is accepted if the destination has no other messages.
 
-If no destination has such a policy, an append only looks at ``active``.
+If no destination has such a policy, an append only checks that ``active`` is empty.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ HELD_MAX: Final = 16_384
 FULL_S: Final = 2.0
 """Seconds for which a destination still counts as full after an append found it full, even if it has room again."""
 COUNT_AGAIN_S: Final = 1.0
-"""Seconds before a count continues that failed to read messages."""
+"""A count that failed to read messages continues after this many seconds."""
 RECOUNT_S: Final = 0.05
-"""Seconds before a count continues if the next entry has left the ring and is not durable yet."""
+"""If the next entry has left the ring and is not durable yet, a count continues after this many seconds."""
 
 
 class Held(Protocol):
@@ -108,7 +108,7 @@ class Policy:
     next_vlsn: int = 0
     """The VLSN after the last sealed message; 0 while ``first_weighed`` is not sealed."""
     fullness: Fullness | None = None
-    """The state as of the last look; ``FullPolicies.fullness`` updates it."""
+    """The fullness found at the last check; ``FullPolicies.fullness`` checks again."""
     dropped: int = 0
     blocked: int = 0
     failed: int = 0
@@ -162,7 +162,7 @@ class FullPolicies(Generic[A]):
         return len(self._held)
 
     def policy(self, uuid: str) -> Policy | None:
-        """Returns the policy of a destination with its current depth; None for a destination that is never full."""
+        """Returns the policy of a destination with its current depth, or None for a destination that is never full."""
         policy = self.active.get(uuid)
         if policy is not None and policy.counted:
             self._catch_up(policy)
@@ -249,7 +249,7 @@ class FullPolicies(Generic[A]):
         return False
 
     def _weigh(self, append: A) -> tuple[Policy, str, str] | None:
-        """Notes the append's messages if all of them have room. Otherwise returns the destination that has none, the
+        """Notes the append's messages if all of them have room. Otherwise returns the destination without room, the
         reason and the policy."""
         assert append.submission is not None
         weighed: list[tuple[Policy, Queued]] = []

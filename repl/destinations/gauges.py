@@ -3,8 +3,8 @@
     appended since the last look   VLSN 5 001 … 9 000, 2.0 s
     looked at, by column           5 001 … 5 640          160 messages    ─►  500 a second
 
-None of this is on the path of an append. A few times a minute the newest blocks in memory are looked at, up to
-``SAMPLE_BYTES``; the rate of the remaining entries is assumed to be the same.
+These figures are not computed on the path of an append. A few times a minute the newest blocks in memory are looked at,
+up to ``SAMPLE_BYTES``; the rate of the remaining entries is assumed to be the same.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from vlsn.ids import Vlsn
 from vlsn.write.ring import Ring
 
 SAMPLE_BYTES: Final = 65_536
-"""The most bytes of blocks that one look reads for one destination; one block may be larger."""
+"""The most bytes of blocks that one sample reads for one destination; a single block may be larger."""
 SAMPLED_ROWS: Final = 100_000
-"""The most entries that one look reads for all destinations. The other destinations follow at the next look."""
+"""The most entries that one tick samples for all destinations. The next tick samples the other destinations."""
 PERIOD_S: Final = 2.0
-"""Seconds between two looks for one destination."""
+"""Seconds between two samples of one destination."""
 WINDOWS: Final = 16
-"""The most windows of the log that one look reads to find the first unacknowledged message."""
+"""The most windows of the log that one search for the first unacknowledged message reads."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class Incoming:
         return now - self.since_s >= PERIOD_S
 
     def look(self, now: float, ring: Ring, wanted: MessageFilter) -> int:
-        """Looks at the entries since the last look. Returns how many entries it has read."""
+        """Samples the entries since the last sample. Returns how many entries it has read."""
         span, before, last = now - self.since_s, self.to, int(ring.last_vlsn)
         begun, self.since_s, self.to = self.since_s > 0.0, now, last
         at = max(before + 1, int(ring.first_vlsn))

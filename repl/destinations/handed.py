@@ -43,7 +43,8 @@ class Handed:
         return self.bytes < self._bytes_max
 
     def _look(self, now: float) -> float:
-        """Disconnects the worker whose send has taken longest, if it has taken too long. Returns when to look again."""
+        """Disconnects the worker whose send has taken longest, if it has taken too long. Returns the time of the next
+        check."""
         if not self._sending:
             return now + STALLED_S
         holder, (since, sending) = next(iter(self._sending.items()))

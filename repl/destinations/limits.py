@@ -33,11 +33,12 @@ LOOK_S: Final = 2.0
 """The least number of seconds that one answer looks for messages while there is more of the log to read. An answer that
 may wait looks longer."""
 BLOCKED: Final = 1_000
-"""One look ends after this many messages, or twice as many as were requested, whose keys have earlier messages out."""
+"""One search ends after this many messages, or twice as many as were requested, whose keys have earlier messages
+out."""
 BLOCKED_S: Final = 0.02
 """Seconds that a call then waits for an acknowledgement."""
 BLOCKED_MAX: Final = 1_000_000
-"""The number of VLSNs after the first waiting message in which other messages are looked for. These VLSNs are read
+"""Other messages are searched for in at most this many VLSNs after the first waiting message. These VLSNs are read
 again when the waiting message may be delivered."""
 TRIES_MAX: Final = 131_072
 """The most messages of a destination whose attempts are counted in memory. Beyond it the oldest counts are

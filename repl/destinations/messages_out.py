@@ -3,8 +3,9 @@
     answer 1   {41, 42, 44}    due at 30 s     not acknowledged by then: the messages come back, one attempt used
     number 2   {47}            delay to 35 s   47 came back with a delay: no worker has it until then
 
-1. A message that comes back takes back the later messages of its key that are out. These use no attempt.
-2. Attempts are counted here from the first return on. The table of acknowledgements (``noted``) has the earlier ones.
+1. A message that comes back takes back the later messages of its key that are out. These later messages use no attempt.
+2. Attempts are counted here from the first return on. The table of acknowledgements (``noted``) has the attempts before
+   that.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _SPARE: Final = 64
 
 @dataclass(slots=True)
 class Found:
-    """Messages that may be delivered, collected over several looks."""
+    """Messages that may be delivered, collected over several windows."""
 
     owner: int
     parts: list[MessageColumns] = field(default_factory=list)

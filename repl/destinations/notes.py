@@ -66,8 +66,8 @@ class Notes:
         self._number = 0
         self._timer: asyncio.Handle | None = None
         self._timer_s = 0.0
-        """The loop's time of the timer. It is kept here because uvloop returns no ``TimerHandle`` for a call due within
-        a millisecond."""
+        """The loop's time at which the timer is due. Kept here because uvloop returns no ``TimerHandle`` for a call due
+        within a millisecond."""
         self._closed = False
         self._noted_s = -NOTE_S
         """The time of the last note."""

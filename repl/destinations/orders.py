@@ -48,7 +48,7 @@ def made(log: LocalLog, name: str, change: DestinationChange, uuid: str) -> Puts
 
 
 def changed(log: LocalLog, name: str, placed: PlacedDestination, change: DestinationChange) -> Puts | None:
-    """Makes the order that changes a destination; None if nothing changes. Raises ``BadArgument``, ``StaleTerm``,
+    """Returns the order that changes a destination, or None if nothing changes. Raises ``BadArgument``, ``StaleTerm``,
     ``WrongVersion``."""
     settings, given = placed.settings, _given(change)
     if change.from_ is not None:

@@ -60,8 +60,8 @@ class OutTable:
     # Additions.
 
     def add(self, vlsns: I64, before: I64, keys: Hashes | None, *, answer: int, owner: int) -> None:
-        """Adds messages in ascending order, none of which is out. ``keys`` are their hashes; None if no message has a
-        key."""
+        """Adds messages in ascending order, none of which is out. ``keys`` are their hashes, or None if no message has
+        a key."""
         count = len(vlsns)
         if keys is not None and (keyed := int(np.count_nonzero(keys))):
             self._keyed[owner] = self._keyed.get(owner, 0) + keyed

@@ -106,7 +106,7 @@ class PageReading:
             raise Damaged(f"{store.path(number)} cannot be read for now: {error}") from error
 
     async def contents_from(self, store: PagingStore, from_vlsn: int) -> PageContents | None:
-        """Returns the first page with a message from ``from_vlsn`` on; None if there is no such page or it is
+        """Returns the first page with a message from ``from_vlsn`` on, or None if there is no such page or it is
         damaged."""
         number = store.next_page(from_vlsn)
         contents = await self._contents(store, number) if number is not None else None

@@ -37,7 +37,7 @@ from vlsn.pages.subscription import Subscription
 from vlsn.state.destinations import DestinationView
 
 PERIOD_S = 1.0
-"""Seconds between two looks at acknowledgements, while there are pages."""
+"""Seconds between two checks of the acknowledgements, while there are pages."""
 RETRY_S = 5.0
 """Seconds before pages that could not be opened are tried again."""
 NOT_OPEN = "the pages are not open yet"
@@ -88,7 +88,7 @@ class Pager:
         log.care.cleaner.pager = self
 
     def subscriptions(self) -> list[Subscription] | None:
-        """Returns the destinations that are durable and synced here; None while this node does not know them."""
+        """Returns the destinations that are durable and synced here, or None while this node does not know them."""
         history = self._log.view.history
         if history.small.lacks_to or history.acks.lacks_to:
             return None
@@ -221,7 +221,7 @@ class Pager:
                 self._asked.popleft()[1](NULL_VLSN, "the log is closing")
 
     async def _look_around(self) -> None:
-        """Checks the disk and the acknowledgements. After a disk error the pages stay, and the next look tries
+        """Checks the disk and the acknowledgements. After a disk error the pages stay, and the next check tries
         again."""
         try:
             if self.manager.stores:
@@ -304,7 +304,7 @@ class Pager:
         return min((Vlsn(min(store.paged_to, upto)) for _, store in wants), default=upto), why
 
     async def _stride(self, run: PagingPass) -> None:
-        """Runs a pass until its next sync is due. Another worker syncs full pages while the next ones are written."""
+        """Runs a pass until its next sync is due. Another worker syncs full pages while the next pages are written."""
         syncing: dict[PageWriter, asyncio.Future[None]] = {}
         try:
             while True:
@@ -389,7 +389,7 @@ class Pager:
     # Shared steps.
 
     async def read(self, store: PagingStore, number: int, row: PageRow) -> PageContents | None:
-        """Reads a page whole; None if it was removed meanwhile."""
+        """Returns the contents of a page, or None if the page was removed meanwhile."""
         disk, path = self._member.seams.disk, store.path(number)
         try:
             return await self.on_pages(lambda: read_page(disk, path, store.uuid, number, row.end))

@@ -34,12 +34,12 @@ class WaitingKeys:
         self._from = np.concatenate((self._from, vlsns[rows[new]]))
 
     def first_but(self, keys: Hashes) -> int | None:
-        """Returns the lowest VLSN of all waiting keys except ``keys``; None if no other key waits."""
+        """Returns the lowest VLSN of all waiting keys except ``keys``, or None if no other key waits."""
         others = self._from[~np.isin(self._keys, keys)]
         return int(others.min()) if len(others) else None
 
     def release(self, keys: Hashes) -> int | None:
-        """Ends the wait of these keys. Returns the lowest VLSN to look at again; None if none of them waited."""
+        """Ends the wait of these keys. Returns the lowest VLSN to look at again, or None if none of them waited."""
         rows = np.isin(self._keys, keys)
         if not rows.any():
             return None

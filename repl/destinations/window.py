@@ -123,7 +123,7 @@ class Window:
         return MessageColumns(vlsns, self.times[chosen], lengths, values, ends - starts if keys else None, keys)
 
     def key_hashes(self, rows: slice) -> Hashes | None:
-        """Returns the hashes of the messages' keys, ``NO_KEY`` for none; None if no message has a key."""
+        """Returns the hashes of the messages' keys, ``NO_KEY`` for none, or None if no message has a key."""
         if self.key_starts is None:
             return None
         starts, ends = self.key_starts[rows], self.key_ends[rows]
@@ -168,12 +168,12 @@ class MessageWindows:
         self._since = since
         self._lost = lost
         self._kept: list[Window] = []
-        """The window used last comes first. Several are kept, because workers with and without keys may be far
+        """The window used last comes first. Several windows are kept, because workers with and without keys may be far
         apart."""
         self._used = False
 
     async def at(self, vlsn: int) -> Window | None:
-        """Returns a window that contains ``vlsn``; None if it cannot be read now. Raises as ``read``."""
+        """Returns a window that contains ``vlsn``, or None if ``vlsn`` cannot be read now. Raises as ``read``."""
         window = next((each for each in self._kept if each.first <= vlsn < each.end), None)
         if window is None:
             window = await self.read(vlsn)
@@ -189,7 +189,7 @@ class MessageWindows:
         self._used = False
 
     async def read(self, vlsn: int) -> Window | None:
-        """Reads the messages from ``vlsn`` on; None if none can be read now. Raises ``Damaged``."""
+        """Returns the messages from ``vlsn`` on, or None if no message can be read now. Raises ``Damaged``."""
         try:
             blocks = await self._source.blocks(vlsn, bytes_max=WINDOW_BYTES)
         except Trimmed as trimmed:

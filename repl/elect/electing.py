@@ -45,7 +45,7 @@ address (``claims``)."""
 TICK_S = 0.05
 TICK_MIN_S = 0.001
 TICK_MAX_S = 0.2
-"""The most seconds that one tick counts, however long it took."""
+"""One tick counts for at most this many seconds, however long it took."""
 UNSYNCED_MAX_S = 10.0
 """A master steps down if its oldest unsynced block is older than this many seconds: its disk has stopped."""
 _T = TypeVar("_T")
@@ -104,7 +104,9 @@ class Electing:
                 await asyncio.sleep(self._pause_s())
                 self._count()
                 if not self._door.locked() and not self._rests():
-                    async with self._door:  # acquired at once; if this task ends, all tasks behind the door end as well
+                    async with (
+                        self._door
+                    ):  # acquired at once; if this task ends, all tasks that wait for the door end as well
                         await self._tick()
         finally:
             for task in self._tasks:
@@ -168,7 +170,7 @@ class Electing:
             return f"the disk has not synced for {self._log.cycle.writing_s:.0f} s"
         return self._soundness.unfit
 
-    # Messages and questions of others.
+    # Messages and requests of other nodes.
 
     def heard(self, master: NodeName, term: Term) -> None:
         """Notes a message on the feed of ``master``. ``term`` is that feed's term."""

@@ -59,7 +59,7 @@ class Role(Enum):
 
 @dataclass(slots=True)
 class Standing:
-    """This node and its log as of one call."""
+    """The state of this node and of its log at one call."""
 
     end: End
     """The end of the drained log: everything that was sealed or accepted before is synced."""
@@ -71,7 +71,7 @@ class Standing:
     """True if the node has no space for appends; it then stands like a node with priority 0."""
     leaving: bool = False
     """True while the list without this node may still be rolled back. Until that list is durable, this node may be the
-    only one that a majority of the others can elect (Raft, dissertation, §4.2.2). It does not count itself."""
+    only one that a majority of the others can elect (Raft, dissertation, §4.2.2). This node does not count itself."""
 
 
 @dataclass(slots=True)

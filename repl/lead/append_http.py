@@ -149,7 +149,7 @@ class AppendRoutes:
         return decode_batch(data, self._limits)
 
     def quick(self, request: Request) -> Start | None:
-        """Returns how to serve appends with exactly this head; None if ``append`` must find the error."""
+        """Returns how to serve appends with exactly this head, or None if ``append`` must find the error."""
         try:
             terms = _Terms(request, self._limits)
         except VlsnLogError:
@@ -338,7 +338,7 @@ def producer_in(fields: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def durability_in(fields: Mapping[str, str]) -> GroupDurability | None:
-    """Reads the durability that an append asks for; None if it asks for none. Raises ``BadArgument``."""
+    """Returns the durability that an append asks for, or None if the append asks for none. Raises ``BadArgument``."""
     text = fields.get("durability")
     return None if text is None else group_durability(text)
 

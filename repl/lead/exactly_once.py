@@ -14,8 +14,8 @@
 4. A transaction without a producer's name has its handle's name: the handle's id and ``HANDLE_SEQUENCE``, its only
    sequence. Such names have a table of their own (``History.commits``).
 5. A commit whose entries are no longer staged here (``CommitAgain``) is looked up by its name, and never logged.
-6. A table may be incomplete below some VLSN (``History.lacks_to``). Then it answers only from its own records. An
-   answer "unknown", "forgotten" or "new" would be a guess, so the client is asked to try again.
+6. A table may be incomplete below some VLSN (``History.lacks_to``). Then the table answers only from its own records.
+   An answer "unknown", "forgotten" or "new" would be a guess, so the client is asked to try again.
 
 One for each term. The log's own table (``vlsn/state/producers.py``) outlives the term. On the event loop only.
 """
@@ -86,7 +86,8 @@ class ProducerAppend(Append):
 
 
 class CommitAgain(ProducerAppend):
-    """A transaction's commit that is sent again when its entries are no longer staged. It has only its name."""
+    """A transaction's commit that is sent again when its entries are no longer staged. Only the commit's name is
+    known."""
 
     __slots__ = ()
 

@@ -75,8 +75,8 @@ class HandingOver:
         self._lead.opened.announced = Term(0), ""
 
     def _heir(self, to: NodeName | None) -> Feeder | None:
-        """Returns the feeder of the successor; None while the successor is not fed. Raises ``BadArgument`` for a name
-        that may not lead."""
+        """Returns the feeder of the successor, or None while the successor is not fed. Raises ``BadArgument`` for a
+        name that may not lead."""
         lead = self._lead
         group, book = lead.log.view.history.group, lead.book
         members = group.members if group is not None else []

@@ -1,10 +1,10 @@
 """Appends that a master holds back for a moment instead of refusing them at once.
 
-They are held while the master hands over, and while a new master's replicas are not connected yet.
+Appends are held while the master hands over, and while a new master's replicas are not connected yet.
 
-A refusal is right if the wait has no known end. These waits have one: a hand-over ends within ``HAND_OVER_S``, and
-after an election replicas connect within milliseconds or are down. A refused client would try again too early or too
-late. A client that obeys ``Retry-After`` waits a second where a few milliseconds were enough.
+A refusal is right if the wait has no known end. These waits have a known end: a hand-over ends within ``HAND_OVER_S``,
+and after an election replicas connect within milliseconds or are down. A refused client would try again too early or
+too late. A client that obeys ``Retry-After`` waits a second where a few milliseconds were enough.
 
 Appends keep their order: while one is held, later appends are held after it. The same applies while a queued append may
 still be refused (``Pending.doubt``).
@@ -34,7 +34,7 @@ class Gate:
         self.doubt: asyncio.Future[None] | None = None
 
     def __bool__(self) -> bool:
-        """Returns whether a new append must wait for earlier ones."""
+        """Returns whether a new append must wait for earlier appends."""
         return bool(self.held) or self.in_doubt
 
     @property

@@ -67,8 +67,8 @@ DTVLSN_DELAY_S = 0.02
 
 
 class Leading(Tenure):
-    """This node as the master of ``term``. ``run`` never returns: it raises the error that ended the term, or is
-    cancelled."""
+    """The role of this node as the master of ``term``. ``run`` never returns: it raises the error that ended the term,
+    or is cancelled."""
 
     def __init__(
         self,

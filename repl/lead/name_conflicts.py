@@ -1,4 +1,4 @@
-"""Conflicts between appends that set the same name. They are checked when an append enters the queue.
+"""Conflicts between appends that set the same name. Conflicts are checked when an append enters the queue.
 
     worker A   reads from VLSN 1, no position yet     commit next=41, expects 0      ─► logged at VLSN 43
     worker B   the same, but sleeps meanwhile         commit next=30, expects 0      ─► 409, nothing logged

@@ -152,7 +152,7 @@ class _Producer:
         )
 
     def _take(self, message: bytes) -> bool:
-        """Takes a request. Returns whether there is room for another."""
+        """Takes a request. Returns whether there is room for another request."""
         asked = decode_request(message)
         id, timeout_ms = asked.id, asked.timeout_ms
         if id != (id if self._next_id is None else self._next_id):
@@ -293,7 +293,7 @@ class _Producer:
         self._timer, self._timer_s = self._loop.call_at(when, self._expire), when
 
     def _expire(self) -> None:
-        """Ends the requests that have timed out, and sets the timer for the next one."""
+        """Ends the requests that have timed out, and sets the timer for the next request."""
         self._timer = None
         now = self._loop.time()
         waiting = [slot for slot in self._slots if not slot.answer]

@@ -62,7 +62,7 @@ class _Stage:
         """The bytes taken from the budget."""
         self.deadline_s = 0.0
         self.rewinds = 0
-        """The highest count that a call has sent."""
+        """The highest ``rewinds`` that a call has sent."""
         self.under_way = 0
         """The number of commits that wait for their answers."""
         self.unsure = False

@@ -6,8 +6,9 @@
     durability write_no_sync,no_sync · acks majority of three
     n1 (master) sealed 90, written 90, synced 70 · n2 received 90, written 70 · n3 received 80 ─► answered to VLSN 90
 
-1. Such an answer relies on bytes in memory or in a page cache. It says ``durable`` only if a majority has synced the
-   append nevertheless. The DTVLSN counts synced entries only, and readers, elections and rollbacks follow the DTVLSN.
+1. Such an answer relies on bytes in memory or in a page cache. The answer says ``durable`` only if a majority has
+   synced the append nevertheless. The DTVLSN counts synced entries only, and readers, elections and rollbacks follow
+   the DTVLSN.
 2. A replica may sync a block later only if every VLSN in the block allows that.
 3. An append that asks for a sync is as safe as ever beside these: it is synced together with all earlier entries.
 """
@@ -43,7 +44,7 @@ class UnsyncedAppends:
         """The VLSNs up to which each replica has received and has written."""
 
     def promise(self, append: Append, durability: GroupDurability) -> None:
-        """Marks ``append``, which is not queued yet, as one of these appends."""
+        """Marks ``append``, which is not queued yet, to be answered at ``durability``."""
         self.used = True
         append.promised = durability
         if durability.local != "sync":

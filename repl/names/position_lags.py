@@ -24,7 +24,7 @@ from vlsn.write.local_log import LocalLog
 
 LOOK_S = 1.0
 LOOKS_MAX = 64
-"""The most positions that one round reads for. The others follow in the next rounds."""
+"""The most positions that one round reads for. The next rounds read for the other positions."""
 SHARED_MAX = 16
 """The most parts of the log, read for one position, that are kept for other positions."""
 

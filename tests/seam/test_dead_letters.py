@@ -51,7 +51,7 @@ async def test_single_dead_ones_are_tried_again_or_deleted_and_the_others_stay()
             for order in (log.destinations.retry_dead, log.destinations.delete_dead):
                 with pytest.raises(NotFound, match="none of the dead messages that orders keeps"):
                     await order("orders", strange)
-        with pytest.raises(BadArgument, match="delete-dead needs them"):
+        with pytest.raises(BadArgument, match="delete-dead needs the VLSNs"):
             await log.destinations.delete_dead("orders", [])
         group.kill(group.master, power=True)
         await group.serving()

@@ -111,7 +111,7 @@ def test_a_master_whose_copy_is_the_odd_one_out_stops_leading_and_is_restored() 
             assert set(verdicts(group, name)) == {"open"}
             assert group.state(name) in ("MASTER", "UNKNOWN")
         waits = [node.member.reason for node in group.nodes.values() if node.state == "UNKNOWN"]
-        assert waits and all("waits for what n3 will tell" in reason for reason in waits)
+        assert waits and all("waits for the copy of n3" in reason for reason in waits)
         await group.start("n3")
         await healed(group, told, "n1")
         assert "minority" in verdicts(group, "n1")

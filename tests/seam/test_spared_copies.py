@@ -171,7 +171,7 @@ async def test_a_member_that_has_not_asked_who_it_is_or_is_not_listed_yet_is_not
     async def refused() -> None:
         status, said = await asked(group, name)
         assert (status, said["type"]) == (503, "not-ready"), said
-        assert f"{other} is not known to be whom its group lists" in said["detail"], said
+        assert f"{other} is not known to be the incarnation that its group lists" in said["detail"], said
 
     await group.until(lambda: node.open is not None, f"{other} is open")
     assert not node.member.recognised
@@ -254,7 +254,7 @@ async def test_a_copy_below_its_floor_is_not_whole() -> None:
     await group.until(lambda: group.state("n2") == group.state("n3") == "REPLICA", "they are fed")
     assert group.nodes["n2"].opened().log.view.range.last_sync == first
     status, said = await asked(group, "n3")
-    assert (status, said["type"]) == (503, "not-ready") and "n2 lacks" in said["detail"], said
+    assert (status, said["type"]) == (503, "not-ready") and "n2 is missing entries" in said["detail"], said
     process.threads.latency_s = (0.0, 0.0)
     log = group.nodes["n2"].opened().log
     await group.until(lambda: log.node_file.record.floor_vlsn <= log.view.range.last_sync, "n2 is at its floor")

@@ -31,7 +31,7 @@ class FileConsumer(CdcConsumer):
         self._disk = disk if disk is not None else PosixDisk()
         self._monotonic_s = monotonic_s
         self._first: tuple[int, int] | None = None
-        """The VLSN and the time of the first event of the unfinished file; None if there is no such file."""
+        """The VLSN and the time of the first event of the unfinished file, or None if there is no such file."""
         self._last = 0
         self._began_s = 0.0
         self._next = self._term = 0

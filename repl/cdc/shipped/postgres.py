@@ -7,8 +7,8 @@ position.
     UPDATE positions SET next = …                              the position after the rows
     COMMIT                                                     commit point: both, or neither
 
-1. A worker takes the position over at its start, under the lock of the position's row. It waits there for another
-   worker's transaction. From then on the row has this worker's id, and the other worker can store nothing more.
+1. A worker takes the position over at its start, under the lock of the position's row. The worker waits there for
+   another worker's transaction. From then on the row has this worker's id, and the other worker can store nothing more.
 2. A worker whose log has an older term than the row's is refused: its master was replaced and does not know that yet.
 3. After any doubt (a COMMIT without an answer) the process ends. The next process reads the position under the lock.
 4. A person's order deletes the rows from its VLSN on, in the transaction that sets the position. These rows are written
@@ -199,7 +199,8 @@ class Postgres(CdcConsumer):
 
     @contextmanager
     def _transaction(self, limit_s: float) -> Iterator[psycopg.Cursor[Any]]:
-        """Runs its body as one transaction. After ``limit_s`` seconds the connection is cut, so that no call hangs."""
+        """Runs the body of the ``with`` statement as one transaction. After ``limit_s`` seconds the connection is cut,
+        so that no call hangs."""
         assert self._connection is not None
         with _cut_after(self._connection, limit_s), self._connection.transaction():
             cursor = self._connection.cursor()
