@@ -205,7 +205,8 @@ class Upgrade:
             nonlocal seen
             for op in self.recorder.ops[seen:]:
                 if op.type == "ok":
-                    done["txn" if op.value.get("txn") else op.f] += 1
+                    done[op.f] += 1
+                    done["txn"] += bool(op.value.get("txn"))
             seen = len(self.recorder.ops)
             return all(done[what] >= count for what, count in needed.items())
 

@@ -72,5 +72,5 @@ def test_a_plan_beyond_this_vlsnlog_says_that(capsys: pytest.CaptureFixture[str]
         ([], ""),
     ],
 )
-def test_status_tells_of_a_level_only_if_every_member_speaks_it(nodes: list[dict[str, Any]], says: str) -> None:
+def test_status_names_a_level_only_if_every_member_speaks_it(nodes: list[dict[str, Any]], says: str) -> None:
     assert may_be_raised(nodes).startswith(says) and bool(may_be_raised(nodes)) == bool(says)
