@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -89,8 +90,7 @@ def this_version() -> Code:
 def unpack(revision: str, directory: Path) -> Code:
     """Makes the sources of ``revision`` anew in ``directory``, with an environment of their own where the lock file
     differs. Raises ``BadArgument``."""
-    if directory.exists():
-        subprocess.run(["rm", "-rf", str(directory)], check=True)
+    shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     packed = subprocess.run(["git", "archive", revision], cwd=ROOT, capture_output=True, check=False)
     if packed.returncode != 0:
@@ -281,10 +281,11 @@ class Upgrade:
             self._served_to = min(COMPARED_MAX, *(self._durable(name) for name in self.group.listed))
         served = [await self._pages(self.group.urls[name]) for name in self.group.listed]
         if begins:
-            self._served = served[0]
+            self._served = min(served, key=lambda each: len(each[1]))
         lines, blocks = self._served
+        assert lines and blocks
         for name, (own_lines, own_blocks) in zip(self.group.listed, served, strict=True):
-            if own_lines != lines or not (own_blocks.startswith(blocks) or blocks.startswith(own_blocks)):
+            if own_lines != lines or not own_blocks.startswith(blocks):
                 self._finds(f"{name} serves other bytes than before, up to VLSN {self._served_to}")
         self.counts["nodes that serve the same bytes"] += len(served)
         self._says(f"{len(served)} nodes serve the same {len(lines) + len(blocks):,} bytes")
