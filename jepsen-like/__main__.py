@@ -1,5 +1,5 @@
-"""The fault tests' command: ``python jepsen-like run | check | hostile | failover | pipeline | cdc-postgres |
-spark-pipeline | export | mixed | syscalls``.
+"""The fault tests' command: ``python jepsen-like run | check | upgrade | hostile | failover | pipeline |
+cdc-postgres | spark-pipeline | export | syscalls``.
 
 Exit status: 0 all promises hold; 1 one does not; 2 the run had no verdict.
 """
@@ -18,11 +18,10 @@ from functools import partial
 from pathlib import Path
 
 from harness.cluster import NODES, ClusterFailed
-from harness.command import add_options, check_command, run_command
+from harness.command import add_options, check_command, run_command, upgrade_command
 from harness.exporting import run_exporting
 from harness.failover import WORDS, good, measure, summary
 from harness.hostile import command as hostile
-from harness.mixed import mixed
 from harness.pipeline import run_pipeline
 from harness.spark_pipeline import run_spark_pipeline
 from harness.syscalls import APPENDS, WRITERS_MAX, trace_appends
@@ -59,7 +58,9 @@ def _in_directory(fault: Callable[[argparse.Namespace, Path], int], options: arg
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python jepsen-like", description=__doc__)
-    commands = "run | check | hostile | failover | pipeline | cdc-postgres | spark-pipeline | export | mixed | syscalls"
+    commands = (
+        "run | check | upgrade | hostile | failover | pipeline | cdc-postgres | spark-pipeline | export | syscalls"
+    )
     faults = parser.add_subparsers(required=True, metavar=commands)
     running = faults.add_parser("run", help="concurrent clients under faults of any kind, and checks of their answers")
     add_options(running)
@@ -89,10 +90,12 @@ def _parser() -> argparse.ArgumentParser:
     copying.add_argument("--time", type=float, default=60.0, help="seconds of faults")
     copying.add_argument("--seed", type=int, default=random.randrange(2**32))
     copying.set_defaults(run=partial(_in_directory, _pipeline))
-    mixing = faults.add_parser("mixed", help="a group of an earlier release is upgraded, one node after the other")
-    mixing.add_argument("--earlier", type=Path, required=True, help="a checkout of that release")
-    mixing.add_argument("--python", default=sys.executable, help="an interpreter with that release's packages")
-    mixing.set_defaults(run=partial(_in_directory, _mixed))
+    upgrading = faults.add_parser(
+        "upgrade", help="the previous version is upgraded under load, one node after the other"
+    )
+    upgrading.add_argument("--previous", required=True, metavar="REVISION", help="of git; goes into build/previous")
+    add_options(upgrading)
+    upgrading.set_defaults(run=upgrade_command, workload=None, nemesis="none")
     exporting = faults.add_parser("export", help="an export under SIGKILL: each entry once in the target")
     exporting.add_argument("--kills", type=int, default=20, help="kills of the export; the master is killed as well")
     exporting.add_argument("--seed", type=int, default=random.randrange(2**32))
@@ -115,10 +118,8 @@ def _parser() -> argparse.ArgumentParser:
         "--writers", type=int, default=1, help="writers at once; with more than one, appends share syncs"
     )
     tracing.set_defaults(run=partial(_in_directory, _syscalls))
-    for each in (attacking, losing, copying, storing, streaming, exporting, mixing, tracing):
-        each.add_argument(
-            "--dir", help="directory of the nodes' data, which stays; default: temporary, kept after a finding"
-        )
+    for each in (attacking, losing, copying, storing, streaming, exporting, tracing):
+        each.add_argument("--dir", help="where the nodes' data goes, and stays; default: temporary, kept on a finding")
     return parser
 
 
@@ -159,13 +160,6 @@ def _told(differences: list[str], counted: str, holds: str | None) -> int:
         _say(each)
     _say(f"{counted}: {holds or 'NOT valid'}")
     return 0 if holds else 1
-
-
-def _mixed(options: argparse.Namespace, directory: Path) -> int:
-    findings = asyncio.run(mixed(directory, earlier=options.earlier.resolve(), python=options.python, say=_say))
-    for each in findings:
-        _say(f"NOT so: {each}")
-    return 1 if findings else 0
 
 
 def _export(options: argparse.Namespace, directory: Path) -> int:

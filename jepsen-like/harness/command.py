@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import random
 import shutil
+import sys
 import traceback
 from collections.abc import Mapping
 from math import inf
@@ -21,11 +22,14 @@ from harness.report.progress import Progress
 from harness.report.results import command, new_directory, table, write_results
 from harness.report.timeline import write_timeline
 from harness.run import Options, check_options, run
+from harness.upgrading import ROOT, Code, unpack
 from harness.workloads.work import NAMES
 from repl.cluster import NodeEnded
 from vlsn.errors import BadArgument
 
 TIME_S_MIN = 2.0
+UPGRADED = ("destination", "cdc")
+"""The workloads that an upgrade is tried under."""
 RATES = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 TIMES = {"ms": 1e-3, "s": 1.0}
 
@@ -61,6 +65,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--link-delay", type=seconds, default=0.0, metavar="100ms", help="the delay of each byte between nodes: ms or s"
     )
+    parser.add_argument(
+        "--upgrade-from",
+        type=Path,
+        metavar="DIR",
+        help="a checkout of the previous version: nodes run it at first, and are upgraded meanwhile; --time then only "
+        "counts for --nemesis",
+    )
+    parser.add_argument("--python", default=sys.executable, help="the interpreter that has what that version needs")
     parser.add_argument("--no-audit", dest="audit", action="store_false", help="leave out the Spark audit")
     parser.add_argument("--store", type=Path, help="directory of all runs; default: jepsen-like/store")
     parser.add_argument("--keep", action="store_true", help="keep the nodes' data of a valid run, too")
@@ -92,6 +104,22 @@ def run_command(options: argparse.Namespace) -> int:
     if outcome.valid is True and not options.keep:
         _forget_data(directory / "nodes")
     return outcome.exit_status
+
+
+def upgrade_command(options: argparse.Namespace) -> int:
+    """Upgrades a group of the version ``options.previous``, by each workload that ``UPGRADED`` names or by the asked
+    one. Returns the first exit status that is not 0."""
+    try:
+        code = unpack(options.previous, ROOT / "build" / "previous")
+    except BadArgument as error:
+        print(f"unknown: {error}")
+        return 2
+    options.upgrade_from, options.python = code.path, code.python
+    for workload in [options.workload] if options.workload else UPGRADED:
+        options.workload = workload
+        if status := run_command(options):
+            return status
+    return 0
 
 
 def check_command(options: argparse.Namespace) -> int:
@@ -136,6 +164,7 @@ def _asked(options: argparse.Namespace) -> Options:
         audit=options.audit,
         between=options.between,
         shape=Shape(options.link_rate, options.link_delay),
+        upgrade_from=Code("P", options.upgrade_from.resolve(), options.python) if options.upgrade_from else None,
     )
 
 

@@ -24,7 +24,7 @@ from harness.captures.disk_log import DiskLog, read_disk_log
 from harness.captures.observing import Observer
 from harness.captures.recording import recording_of
 from harness.captures.settings import give_consumers
-from harness.checks import Found, check
+from harness.checks import Anomaly, Found, check
 from harness.group.nodes import SETTINGS, Group, Refused, make_group
 from harness.group.partitions import UNSHAPED, Shape
 from harness.group.watch import Watch
@@ -35,6 +35,8 @@ from harness.nemesis.plan import WAYS, plan
 from harness.ops import Op, Recorder, read_history
 from harness.person import Person
 from harness.report.progress import Progress
+from harness.upgrading import SETTINGS as UPGRADE_SETTINGS
+from harness.upgrading import Code, Upgrade
 from harness.workloads import destinations
 from harness.workloads.reading import Positions, follow, look, read_all
 from harness.workloads.work import Work, work_of
@@ -47,6 +49,8 @@ HEAL_S: Final = 60.0
 """Seconds after the last fault in which the group must serve, and readers must reach the end."""
 DRAIN_S: Final = 120.0
 """Seconds in which consumers must take all remaining messages at the end."""
+UPGRADE_DRAIN_S: Final = 400.0
+"""The same limit for an upgraded group, whose restored nodes fetch their pages again, one gap at a time."""
 LOOKS_A_SECOND: Final = 3.0
 POLL_S: Final = 0.1
 CANCEL_AGAIN_S: Final = 5.0
@@ -73,6 +77,8 @@ class Options:
     """A workload's own settings are added."""
     shape: Shape = UNSHAPED
     """The shape of each directed pair of nodes."""
+    upgrade_from: Code | None = None
+    """The version that the nodes run at first (``harness.upgrading``); the upgrade lasts as long as it does."""
 
 
 @dataclass(slots=True)
@@ -98,7 +104,8 @@ class Outcome:
     """The members at the end."""
     captures: dict[str, int] = field(default_factory=dict)
     """The counts of the events that consumers inside the nodes received."""
-    seconds: dict[str, float] = field(default_factory=dict)
+    upgraded: dict[str, int] = field(default_factory=dict)
+    """The counts of the upgrade's steps."""
 
     @property
     def valid(self) -> bool | str:
@@ -123,6 +130,8 @@ def check_options(options: Options) -> None:
         )
     if work_of(options.workload).captures and (lost := {"disk", "members"} & set(options.kinds)):
         raise BadArgument(f"--workload cdc judges positions that no disk has lost; leave out {', '.join(sorted(lost))}")
+    if options.upgrade_from is not None and (own := {"disk", "members", "cleaning", "transfer"} & set(options.kinds)):
+        raise BadArgument(f"--upgrade-from wipes, cleans, transfers and changes members itself; leave out {min(own)}")
 
 
 async def run(options: Options, directory: Path, *, progress: Progress) -> Outcome:
@@ -143,8 +152,14 @@ async def run(options: Options, directory: Path, *, progress: Progress) -> Outco
         nemesis = Nemesis(group, watch, network, recorder, fragile=fragile)
         observer = Observer(group, watch, recorder, captures, options.seed) if captures is not None else None
         progress.of(recorder, watch, nemesis)
+        upgrade = None
+        if options.upgrade_from is not None:
+            work = work_of(options.workload)
+            upgrade = Upgrade(
+                group, watch, nemesis.changing, recorder, network, work, progress.say, options.upgrade_from
+            )
         try:
-            await _stages(_Run(options, outcome, group, watch, nemesis, recorder, network, progress, observer))
+            await _stages(_Run(options, outcome, group, watch, nemesis, recorder, network, progress, observer, upgrade))
         finally:
             await group.close()
             if observer is not None:
@@ -161,6 +176,8 @@ async def run(options: Options, directory: Path, *, progress: Progress) -> Outco
     outcome.polls = sum(op.f == "poll" and op.type == "ok" for op in history)
     outcome.entries = sum(len(op.value["vlsns"]) for op in history if op.f == "final")
     outcome.found = await asyncio.to_thread(check, history)
+    if upgrade is not None:
+        _note_upgrade(outcome, upgrade)
     directories = {name: group.directory(name) for name in group.names if group.used(name)}
     progress.stage("verifies the directories")
     await _verify(outcome, directories)
@@ -177,13 +194,17 @@ async def run(options: Options, directory: Path, *, progress: Progress) -> Outco
 
 async def _group(outcome: Outcome, directory: Path, network: AiohttpNetwork, progress: Progress) -> Group:
     options = outcome.options
+    work = work_of(options.workload)
     spares = SPARES if "members" in options.kinds else 0
+    small = {}
+    if options.upgrade_from is not None and work.destinations:
+        spares, small = 1, UPGRADE_SETTINGS
     making = partial(
         make_group,
         directory,
         network,
         nodes=options.nodes,
-        settings={**options.settings, **work_of(options.workload).settings},
+        settings={**options.settings, **work.settings, **small},
         spares=spares,
         shape=options.shape,
     )
@@ -211,6 +232,7 @@ class _Run:
     network: AiohttpNetwork
     progress: Progress
     observer: Observer | None
+    upgrade: Upgrade | None
 
 
 async def _stages(run: _Run) -> None:
@@ -234,9 +256,10 @@ async def _stages(run: _Run) -> None:
                 run.observer.settle()
             last = await _healed(run, work)
             if work.destinations:
-                run.progress.stage("drains the destinations", DRAIN_S)
-                left = await destinations.drain(run.group.urls, run.recorder, last, DRAIN_S)
-                run.outcome.lacks += [f"destination {name} was not empty after {DRAIN_S:.0f} s" for name in left]
+                drain_s = DRAIN_S if run.upgrade is None else UPGRADE_DRAIN_S
+                run.progress.stage("drains the destinations", drain_s)
+                left = await destinations.drain(run.group.urls, run.recorder, last, drain_s)
+                run.outcome.lacks += [f"destination {name} was not empty after {drain_s:.0f} s" for name in left]
             await _readers_done(run, positions, last)
             await _consumers_done(run, last)
         finally:
@@ -293,7 +316,10 @@ async def _work(run: _Run, work: Work) -> None:
         if work.destinations:
             tasks.create_task(destinations.consume(run.group.urls, run.recorder, options.seed, stop))
         striking = tasks.create_task(run.nemesis.run(strikes))
-        await asyncio.sleep(options.seconds)
+        if run.upgrade is None:
+            await asyncio.sleep(options.seconds)
+        else:
+            await run.upgrade.run()
         await striking
         stop.set()
 
@@ -425,6 +451,13 @@ def _check_captures(
         outcome.found.add(anomaly)
     outcome.captures = counts_of(recording)
     outcome.lacks += [f"no {what}" for what, count in outcome.captures.items() if not count]
+
+
+def _note_upgrade(outcome: Outcome, upgrade: Upgrade) -> None:
+    outcome.upgraded = dict(sorted(upgrade.counts.items()))
+    outcome.lacks += upgrade.lacks
+    for mix, what in upgrade.findings:
+        outcome.found.add(Anomaly("upgrade", mix, what))
 
 
 def _give_clocks(group: Group) -> None:

@@ -17,10 +17,12 @@ from urllib.parse import urlencode
 
 import click
 
+from repl.cli import status
 from repl.cli.asking import Answer, answers_of, json_object, network, sent
 from repl.cli.options import Commands, FiniteRange, NameType
 from repl.cli.report import print_found, print_table
 from repl.cli.signals import run
+from repl.cli.upgrade import plan, print_plan
 from vlsn.errors import BadArgument, NotMaster, OutcomeUnknown, Unreachable, VlsnLogError
 
 if TYPE_CHECKING:
@@ -117,12 +119,21 @@ def set_(settings: tuple[str, ...], url: list[str], as_json: bool) -> int:
     return _set(url, body, as_json)
 
 
-@group.asking()
-def upgrade(url: list[str], as_json: bool) -> int:
-    """Raise the group's level by one, for ever, once all members run a vlsnlog that speaks it."""
+@group.asking(click.option("--dry-run", is_flag=True, help="Say what it would do, and change nothing."))
+def upgrade(dry_run: bool, url: list[str], as_json: bool) -> int:
+    """Raise the group's level by one, for ever, once all members run a vlsnlog that speaks it.
+
+    --dry-run prints each member's version and levels, what the next level brings and ends, and whether it can be raised
+    now (exit status 0) or why not (1).
+    """
     shown = run(_shown(url))
     if "level" not in shown:
         raise BadArgument("that node does not tell the group's level: run a later vlsnlog there first")
+    if dry_run:
+        known = dict.fromkeys((*url, *(str(member["url"]) for member in shown["members"])))
+        found = plan(shown, run(status.ask(list(known))))
+        print_found(found, as_json, print_plan)
+        return 0 if found["possible"] else 1
     return _set(url, {"level": int(shown["level"]) + 1}, as_json)
 
 

@@ -20,6 +20,7 @@ from repl.cli.asking import network
 from repl.cli.options import Command, json_option, url_option
 from repl.cli.report import print_json, print_table, several, size
 from repl.cli.signals import run
+from repl.cli.upgrade import may_be_raised
 
 if TYPE_CHECKING:
     from repl.client.endpoints import Endpoints
@@ -249,5 +250,7 @@ def _print(summary: dict[str, Any], reasons: Sequence[str]) -> None:
         running = (node.get("restore") or {}).get("running")
         if running:
             click.echo(f"{node['node']}: {_restoring(running)}")
+    if told := may_be_raised(summary["nodes"]):
+        click.echo(told)
     for reason in reasons:
         click.echo(f"degraded: {reason}")

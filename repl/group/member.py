@@ -30,6 +30,7 @@ from vlsn.errors import Damaged, NotListed, NotMaster
 from vlsn.format.records import GroupEntry
 from vlsn.histogram import Seconds
 from vlsn.ids import Incarnation, NodeName, Term, Vlsn
+from vlsn.levels import Levels
 from vlsn.pages.source import PageSource
 from vlsn.seams import Seams
 from vlsn.state.node_file import NodeFile, NodeRecord
@@ -121,6 +122,10 @@ class Member:
         text = " ".join(f"{key}={value!r}" if " " in str(value) else f"{key}={value}" for key, value in fields.items())
         said = {"node": self.config.name, "event": name, **fields}
         logger.log(level_of(name, fields), "%s %s %s", self.config.name, name, text, extra={"said": said})
+
+    def spoken(self) -> dict[NodeName, Levels]:
+        """Returns the levels of each member that has reported them, and this node's."""
+        return {**self.members.levels, self.name: self.seams.levels}
 
     def recognise(self, known: bool) -> None:
         self.recognised = known

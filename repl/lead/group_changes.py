@@ -28,6 +28,7 @@ from repl.group.member import OpenMember
 from repl.group.membership import Add, Change, Prefer, Promote, Remove, counting, listed_as
 from repl.group.peers import ask
 from repl.lead.handing_over import HandingOver
+from repl.lead.level_raising import next_raise
 from repl.lead.logged_settings import settings_of
 from repl.lead.tenure import Tenure
 from vlsn.errors import (
@@ -247,7 +248,8 @@ class Changes:
 
 
 def document(opened: OpenMember) -> dict[str, Any]:
-    """Makes the document of ``GET /v1/group``. On the master it includes the lag of each member."""
+    """Makes the document of ``GET /v1/group``. On the master it includes the lag of each member, and whether the level
+    can be raised."""
     opened.check()
     member, log = opened.member, opened.log
     group = log.view.history.group
@@ -262,6 +264,7 @@ def document(opened: OpenMember) -> dict[str, Any]:
         "durable": group is not None and log.view.dtvlsn >= log.view.history.group_vlsn,
         "level": log.view.level,
         "settings": settings_of(log),
+        "upgrade": next_raise(opened.role) if isinstance(opened.role, Tenure) else None,
         "members": [_told(opened, each) for each in group.members] if group is not None else [],
     }
 
@@ -269,6 +272,7 @@ def document(opened: OpenMember) -> dict[str, Any]:
 def _told(opened: OpenMember, member: Member) -> dict[str, Any]:
     told: dict[str, Any] = msgspec.to_builtins(member)
     told |= {"fed": None, "lag_vlsns": None, "other_incarnation": ""}
+    told["levels"] = opened.member.spoken().get(NodeName(member.name))
     lead = opened.role
     if not isinstance(lead, Tenure):
         return told

@@ -59,14 +59,19 @@ async def change_settings(lead: Tenure, settings: Settings) -> Vlsn:
     return vlsn
 
 
+def check_loggable(lead: Tenure) -> None:
+    """Checks that the log accepts an entry of this term. Raises ``NoSpace``, ``NotMaster``."""
+    if (refusal := lead.log.refusal) is not None:
+        raise refusal
+    if lead.has_ended or lead.heir is not None:
+        raise NotMaster("this node is no longer the master, or is handing over; try again")
+
+
 async def log_settings(lead: Tenure, settings: Settings, what: str) -> Vlsn:
     """Logs the entry, durable on return. Returns its VLSN. Raises ``NoSpace``, ``NotMaster`` before anything is logged,
     and ``OutcomeUnknown``. Also raises ``NotMaster`` if the entry was rolled back."""
     log, loop = lead.log, asyncio.get_running_loop()
-    if (refusal := log.refusal) is not None:
-        raise refusal
-    if lead.has_ended or lead.heir is not None:
-        raise NotMaster("this node is no longer the master, or is handing over; try again")
+    check_loggable(lead)
     sealed: asyncio.Future[Vlsn] = loop.create_future()
     told = settle(sealed)
 

@@ -63,6 +63,12 @@ def bytes_of(group: Group, name: str) -> dict[str, bytes]:
     return found
 
 
+async def shown(group: Group, path: str, of: str = "") -> dict[str, Any]:
+    response = await group.client.request("GET", f"{group.url(of or group.master)}{path}", timeout_s=5.0)
+    document: dict[str, Any] = msgspec.json.decode(bytes(response.body))
+    return document
+
+
 async def up(group: Group, name: str) -> None:
     await group.start(name)
     await group.until(lambda: group.state(name) == "REPLICA", f"{name} is fed again")
@@ -261,6 +267,36 @@ async def test_a_level_that_a_member_does_not_speak_is_not_raised_to() -> None:
     with pytest.raises(BadArgument, match="the next one is 2"):
         await raise_level(lead(group), 3)
     assert [promised(group, name) for name in group.names] == [1, 1, 1]
+    await group.stop()
+    assert not group.fatal
+
+
+@virtual
+async def test_a_masters_document_says_whether_the_level_can_be_raised_and_changes_nothing() -> None:
+    group = await made(98)
+    older = next(name for name in group.names if name != group.master)
+    group.kill(older)
+    group.machines[older].levels = Levels(1, 1)
+    await up(group, older)
+    members = group.nodes[group.master].member.members
+    await group.until(lambda: str(members.levels.get(older, "")) == "1", "the older one has told")  # type: ignore[call-overload]
+    said = await shown(group, "/v1/group")
+    with pytest.raises(BadArgument) as refusal:
+        await raise_level(lead(group), 2)
+    assert said["upgrade"] == {"level": 2, "why_not": str(refusal.value)} and older in str(refusal.value)
+    told = {each["name"]: each["levels"] for each in said["members"]}
+    assert told == {name: [1, 1] if name == older else [*BOTH] for name in group.names}
+    assert (await shown(group, "/v1/group", of=older))["upgrade"] is None
+    group.kill(older)
+    group.machines[older].levels = BOTH
+    await up(group, older)
+    await group.until(lambda: members.levels.get(older) == BOTH, "it has told")  # type: ignore[call-overload]
+    last = log(group, group.master).view.allocated
+    assert (await shown(group, "/v1/group"))["upgrade"] == {"level": 2, "why_not": ""}
+    assert log(group, group.master).view.allocated == last
+    assert [promised(group, name) for name in group.names] == [1, 1, 1]
+    await raise_level(lead(group), 2)
+    assert (await shown(group, "/v1/group"))["upgrade"] == {"level": 3, "why_not": ""}
     await group.stop()
     assert not group.fatal
 

@@ -20,10 +20,11 @@ def one_master_a_term(view: View) -> Iterator[Anomaly]:
 
 
 def nothing_falls(view: View) -> Iterator[Anomaly]:
-    """Checks that an incarnation's term, and a process's durable end, never fall. A node that opens or restores its log
-    reports neither."""
+    """Checks that terms of an incarnation, and the durable end and the level of a process, never fall. A node that
+    opens or restores its log has none of them."""
     terms: dict[tuple[str, str], int] = {}
     durable: dict[tuple[str, str], int] = {}
+    levels: dict[tuple[str, str], int] = {}
     for op in view.statuses:
         value = op.value
         if value["state"] == "RESTORING" or not int(value.get("incarnation") or "0", 16):
@@ -35,6 +36,11 @@ def nothing_falls(view: View) -> Iterator[Anomaly]:
         if value["dtvlsn"] < durable.get(life, 0):
             detail = f"durable up to {value['dtvlsn']} after {durable[life]}"
             yield Anomaly("status-falls", value["node"], detail, value["dtvlsn"], 0, op.seconds)
+        level = value.get("level", 0)
+        if level and level < levels.get(life, 0):
+            detail = f"level {level} after level {levels[life]}"
+            yield Anomaly("status-falls", value["node"], detail, 0, 0, op.seconds)
+        levels[life] = max(levels.get(life, 0), level)
         terms[self_] = max(terms.get(self_, 0), value["term"])
         durable[life] = max(durable.get(life, 0), value["dtvlsn"])
 

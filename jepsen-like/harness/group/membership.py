@@ -21,6 +21,8 @@ ORDER_S = 15.0
 """Seconds of an order's timeout; a master waits 10 s until a change is durable."""
 AGAIN_S = 0.3
 HOPS_MAX = 3
+CONFIRM_MAX = 3
+TRIMMED = 410
 
 
 class Membership:
@@ -54,12 +56,21 @@ class Membership:
         if not leading:
             return None
         _, url, document = max(leading, key=lambda each: each[:2])
-        confirming = f"{url}/v1/entries?from={document['vlsn']}&limit=1&kinds=all&consistency=linearizable"
-        try:
-            answer = await self._network.request("GET", confirming, timeout_s=ASK_S)
-        except VlsnLogError:
-            return None
-        return Listed.of(document) if answer.status == 200 else None
+        return Listed.of(document) if await self._confirms(url, document["vlsn"]) else None
+
+    async def _confirms(self, url: str, vlsn: int) -> bool:
+        """Says whether a majority still follows that master: it answers a linearizable read from ``vlsn`` on, or from
+        its first entry where that one was cleaned away."""
+        for _ in range(CONFIRM_MAX):
+            confirming = f"{url}/v1/entries?from={vlsn}&limit=1&kinds=all&consistency=linearizable"
+            try:
+                answer = await self._network.request("GET", confirming, timeout_s=ASK_S)
+            except VlsnLogError:
+                return False
+            if answer.status != TRIMMED:
+                return answer.status == 200
+            vlsn = int(msgspec.json.decode(bytes(answer.body))["first"])
+        return False
 
     async def _asked(self, url: str) -> dict[str, Any]:
         """Asks one node; empty without an answer."""

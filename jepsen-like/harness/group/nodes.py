@@ -120,16 +120,16 @@ class Group:
             words = "; ".join(f"{name}: {self.node(name).last_words() or 'nothing'}" for name in self.founders)
             raise TimeoutError(f"no master takes appends {seconds:.0f} s after the start: {words}") from None
 
-    async def stop(self, names: list[str], reason: str) -> list[str]:
-        """Kills all of them at once; they stay down while there is a reason. Returns those that were running, once they
-        have ended, which may take seconds if a disk is busy."""
+    async def stop(self, names: list[str], reason: str, by: signal.Signals = signal.SIGKILL) -> list[str]:
+        """Ends all of them at once; they stay down while there is a reason. Returns those that were running. Returns
+        when they are gone, which may take seconds where a disk is busy."""
         running = [name for name in names if self.running(name)]
         for name in names:
             self._stopped[name].add(reason)
             self._started.discard(name)
         for name in running:
-            self.node(name).send(signal.SIGKILL)
-        while any(self.running(name) for name in running):  # noqa: ASYNC110  another process's state
+            self.node(name).send(by)
+        while any(self.running(name) for name in running):  # noqa: ASYNC110  what is waited for is another process's
             await asyncio.sleep(GONE_POLL_S)
         for name in running:
             self.gone(name)

@@ -78,12 +78,13 @@ class Watch:
                 "reason": str(document.get("reason") or ""),
                 "dtvlsn": int(document.get("dtvlsn") or 0),
                 "last": int((document.get("range") or {}).get("last") or 0),
+                "level": int(document.get("level") or 0) if document.get("log") is not None else 0,
             },
         )
 
     def _note(self, name: str, value: dict[str, Any]) -> None:
         now = self._recorder.now_s()
-        what = tuple(value.get(key) for key in ("state", "term", "master", "process", "reason"))
+        what = tuple(value.get(key) for key in ("state", "term", "master", "process", "reason", "level"))
         moved = value["state"] != "UNREACHABLE" and now - self._noted_s.get(name, 0.0) > DURABLE_EACH_S
         if self._noted.get(name) != what or moved:
             self._noted[name], self._noted_s[name] = what, now

@@ -6,7 +6,7 @@ present members ─► draw a step ─► the node is ready ─► repeat the or
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Final
 
@@ -72,25 +72,37 @@ class Changing:
         if step is None:
             return False
         now[number] = f"members {step}"
+        return (await self._through(step, before, strike.lasts_s, number, until_s)).done
+
+    async def take(self, step: Step, number: int, seconds: float, holds: Callable[[Listed], bool]) -> bool:
+        """Takes one step at once, noted as those of strikes are. Returns true once it is done and the members are such
+        that ``holds``, false if that is not so after ``seconds``."""
+        until_s = asyncio.get_running_loop().time() + seconds
+        before = await self._membership.settled(until_s)
+        if before is None or not (await self._through(step, before, 0.0, number, until_s)).done:
+            return False
+        return await self._membership.settled(until_s, holds) is not None
+
+    async def _through(self, step: Step, before: Listed, lasts_s: float, number: int, until_s: float) -> Ordered:
         self.went[number] = "secondary" if step.secondary else step.change
         told = {"change": step.change, "name": step.name, "nodes": [step.name], "way": self.went[number]}
         self._note("begin", {"id": number, **told, "step": str(step), **_members(before)}, kind="nemesis")
-        ordered = await self._do(step, before, strike, number, until_s)
-        after = await self._membership.settled(loop.time() + PATIENCE_S)
+        ordered = await self._do(step, before, lasts_s, number, until_s)
+        after = await self._membership.settled(asyncio.get_running_loop().time() + PATIENCE_S)
         if ordered.unknown:
             self._loose.add(step.name)
         ending = {"id": number, "struck": ordered.done, **told, "unknown": ordered.unknown, "why": ordered.why}
         self._note("end", {**ending, **(_members(after) if after is not None else {})}, kind="nemesis")
-        return ordered.done
+        return ordered
 
-    async def _do(self, step: Step, before: Listed, strike: Strike, number: int, until_s: float) -> Ordered:
+    async def _do(self, step: Step, before: Listed, lasts_s: float, number: int, until_s: float) -> Ordered:
         reason = f"members {number}"
         group, loop = self._group, asyncio.get_running_loop()
         if step.fresh and group.used(step.name):
             await group.stop([step.name], reason)
             disk.wipe(group.directory(step.name))
             if step.change == "readmit":
-                await asyncio.sleep(strike.lasts_s)
+                await asyncio.sleep(lasts_s)
             group.start_again([step.name], reason)
         if step.change == "readmit":
             seen = await self._membership.settled(until_s, lambda listed: step.done(before, listed))
