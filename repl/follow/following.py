@@ -216,7 +216,8 @@ class Following(Role):
         process = founding.parse_hex(master.process)
         if not self.log.view.allocated and member.founder is not None and member.founder != (incarnation, process):
             raise Unreachable(f"{master.name} is not the process that this empty node answered; waits for it")
-        return await member.network.connect(
+        return await member.calls.connect(
+            master.name,
             f"{member.members.urls[NodeName(master.name)]}/v1/feed",
             headers=encode_hello(self._hello(NodeName(master.name), incarnation)),
             message_bytes_max=MESSAGE_BYTES_MAX + 64,

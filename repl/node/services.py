@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from repl.auth.peer_door import PeerDoor
 from repl.destinations.node_destinations import NodeDestinations
 from repl.lead.leading import lead_of
 from repl.lead.service import NodeAppends, NodeFeeds, NodeTransactions
@@ -31,6 +32,7 @@ def services_of(parts: NodeParts) -> Services:
         destinations=NodeDestinations(member, leads),
         cdc=parts.cdc,
         files=NodeFiles(member),
+        door=PeerDoor(member.trust, member.seams.random),
         feeds=NodeFeeds(member),
         peers=NodePeers(member, parts.confirming, NodeBegun(member, leads)),
         repairs=NodeRepairs(member),

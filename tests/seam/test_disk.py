@@ -191,7 +191,8 @@ def test_a_private_file_is_its_owners_alone(disk: Disk, at: At) -> None:
     assert private.protection()[0] == 0o600
     assert plain.protection()[0] & 0o600 == 0o600 and plain.protection()[0] & 0o044
     assert private.protection()[1] == plain.protection()[1] > -1
-    private.close(), plain.close()
+    private.close()
+    plain.close()
 
 
 def test_a_removed_file_is_gone_but_for_who_has_it_open(disk: Disk, at: At) -> None:

@@ -7,7 +7,7 @@ so: ``held``), wakes waiting reads, trims, and refuses what a test sets in ``ref
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, cast
 
@@ -30,9 +30,14 @@ from repl.api import (
     Span,
     Spans,
 )
+from repl.auth.keyring import Keyring
+from repl.auth.peer_door import PeerDoor
+from repl.auth.trust import Trust
 from repl.destinations.handed import Holder
 from repl.destinations.message_batch import MessageColumns
 from repl.node.gateway import Services
+from tests.fakes.disk import FakeDisk
+from tests.fakes.random import SeededRandom
 from vlsn.durability import SYNCED, GroupDurability
 from vlsn.errors import (
     BadBody,
@@ -138,6 +143,27 @@ class MemoryNode:
     seams = config = member
 
     @property
+    def door(self) -> PeerDoor:
+        """A door without a key."""
+
+        def event(name: str, **fields: object) -> None:
+            pass
+
+        async def offload(job: Callable[[], bytes]) -> bytes:
+            return job()
+
+        trust = Trust(
+            name=self.name,
+            group=self.group,
+            process="0" * 16,
+            keyring=Keyring(FakeDisk(), None, event),
+            is_signed_only=lambda: False,
+            met=lambda name, signed: None,
+            offload=offload,
+        )
+        return PeerDoor(trust, SeededRandom(1))
+
+    @property
     def services(self) -> Services:
         itself = cast(Any, self)  # it answers as those classes do, and is none of them
         return Services(
@@ -149,6 +175,7 @@ class MemoryNode:
             destinations=cast(Any, self.destinations),
             cdc=cast(Any, self.cdc),
             files=itself,
+            door=self.door,
             feeds=itself,
             peers=itself,
             repairs=self,

@@ -155,7 +155,7 @@ class OneGroup(Group):
 async def started(*, hold: bool = False, refuse: Exception | None = None, **settings: Any) -> OneNode:
     """Returns the master of a group of one. Its segments are of 64 KiB unless ``settings`` say otherwise: a fake disk
     takes a second to make one of 64 MiB."""
-    group = OneGroup(1, 1, levels=LEVELS, **settings)
+    group = OneGroup(1, 1, levels=LEVELS, keyed=False, **settings)
     await group.start()
     await group.serving()
     node = group.nodes["n1"]
@@ -167,7 +167,7 @@ async def started(*, hold: bool = False, refuse: Exception | None = None, **sett
 
 async def follower() -> Node:
     """Returns a node that follows ``http://n1:7701``."""
-    group = Group(1, 2, levels=LEVELS)
+    group = Group(1, 2, levels=LEVELS, keyed=False)
     await group.start()
     await group.serving("n1")
     node = group.nodes["n2"]
@@ -177,7 +177,7 @@ async def follower() -> Node:
 
 async def masterless() -> Node:
     """Returns a node that knows no master: the other one of its group is down."""
-    group = Group(1, 2, levels=LEVELS)
+    group = Group(1, 2, levels=LEVELS, keyed=False)
     await group.start("n2")
     await group.until(lambda: group.nodes["n2"].open is not None, "n2 has a log")
     return group.nodes["n2"]
