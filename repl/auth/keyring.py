@@ -28,7 +28,7 @@ class Keyring:
         self.keys: GroupKeys | None = None
         self._disk = disk
         self._path = path
-        self._event = event
+        self.event = event
         self._fault = ""
 
     @property
@@ -51,9 +51,9 @@ class Keyring:
             except BadArgument as error:
                 if str(error) != self._fault:
                     self._fault = str(error)
-                    self._event("key.unread", why=self._fault)
+                    self.event("key.unread", why=self._fault)
                 continue
             self._fault = ""
             if keys != self.keys:
                 self.keys = keys
-                self._event("key.changed", signs=keys.signing.id, accepts=" ".join(keys.ids))
+                self.event("key.changed", signs=keys.signing.id, accepts=" ".join(keys.ids))

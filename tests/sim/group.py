@@ -115,7 +115,8 @@ class SimGroup(Group):
     that is gone."""
 
     def __init__(self, seed: int, size: int, say: Callable[[str], None], **settings: Any) -> None:
-        super().__init__(seed, size, keyed=seed % 2 == 0, **settings)  # sessions refuse what comes late
+        settings.setdefault("keyed", seed % 2 == 0)  # sessions refuse what comes late to a process
+        super().__init__(seed, size, **settings)
         self.told = Settings(self, seed)
         self.watch = Watch(self, say)
         self.books = Books(self)
