@@ -1,5 +1,6 @@
 """A local cluster. Its nodes are child processes, each with a directory of its own.
 
+    DIR/group.key      the key with which its nodes know each other
     DIR/n1/node.toml   its settings; paths in it are relative to it, so a copied directory is a node of its own
     DIR/n1/node.log    what it says            DIR/n1/node.pid   the process that was started last
 
@@ -26,14 +27,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from repl import config
+from repl.auth import group_key
 from repl.client.endpoints import Endpoints, Status
 from repl.node.lifeline import PARENT_VARIABLE, write_pid
 from repl.web.types import Network
 from vlsn.errors import BadArgument, VlsnLogError
+from vlsn.real.clock import SystemRandom
 from vlsn.real.disk import PosixDisk
 from vlsn.segments.directory import LOCK_NAME
 
 CONFIG_FILE: Final = "node.toml"
+KEY_FILE: Final = "group.key"
 LOG_FILE: Final = "node.log"
 STOP_S: Final = 15.0
 POLL_S: Final = 0.05
@@ -248,8 +252,12 @@ def prepare(
                 f"dir: {directory / name} belongs to a running node; stop that first, or give another --dir"
             )
         _check_port_free(base_port + number)
+    settings = dict(settings or {})
+    if not existing and "group_key" not in settings:
+        group_key.make(PosixDisk(), str(directory / KEY_FILE), SystemRandom())
+        settings["group_key"] = f"../{KEY_FILE}"
     for name in urls:
-        _write_config(directory / name, name, urls, group or held or config.DEFAULT_GROUP, settings or {})
+        _write_config(directory / name, name, urls, group or held or config.DEFAULT_GROUP, settings)
     return Cluster(directory, [Node(name, directory / name, url) for name, url in urls.items()], network)
 
 

@@ -70,6 +70,10 @@ class NodeConfig:
         (), "further hosts, HOST or HOST:PORT, by which a browser or a proxy may call this node; a list, or with commas"
     )
     group: str = _setting(DEFAULT_GROUP, "name of the group; a directory belongs to one group for ever")
+    group_key: Path | None = field(
+        default=None,
+        metadata=_about("file of the key with which the members know each other; on loopback it is made by itself"),
+    )
     log_level: str = _setting("info", "least severe level that is logged", choices=LOG_LEVELS)
     log_format: str = _setting("text", "lines of the log as text or as an object each", choices=LOG_FORMATS)
 
@@ -308,7 +312,7 @@ def resolve(
         elif name in document:
             assert path is not None
             raw, source, place = document[name], path.name, f"{path}: {name}"
-            if each.type in ("Path",):
+            if str(each.type).startswith("Path"):
                 raw = path.parent / str(raw)
         elif each.default is not MISSING:
             result.values[name], result.sources[name] = each.default, "default"
@@ -390,7 +394,7 @@ def _convert(each: Field[Any], raw: Any, place: str) -> Any:
         if not isinstance(parts, list | tuple):
             raise BadArgument(f"{place}: must be a list of strings")
         return tuple(text for part in parts if (text := _text(part, place).strip()))
-    if kind == "Path":
+    if kind.startswith("Path"):
         return Path(raw)
     if kind == "int":
         return _integer(raw, place, size="bytes" in each.name)

@@ -62,6 +62,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
         *("destination.paged", "destination.depaged", "page.damaged", "pages.filled", "pages.note", "pages.unread"),
         *("pages.no_space", "pages.has_space"),
     ),
+    "key": ("key.changed", "key.unread"),
     "cleaning": ("cleaned", "cleaning.paused", "cleaning.resumed", "hold.dropped"),
 }
 WARNINGS: Final = frozenset(
@@ -72,7 +73,7 @@ WARNINGS: Final = frozenset(
         *("scrub.unreadable", "state.rotten", "cleaning.paused", "hold.dropped", "background.failed"),
         *("producers.lost", "producers.waits", "producers.forgotten"),
         *("cdc.failed", "cdc.waits", "cdc.skipped", "cdc.not_resent", "cdc.not_configured", "cdc.order_failed"),
-        *("pages.note", "pages.unread", "pages.no_space"),
+        *("pages.note", "pages.unread", "pages.no_space", "key.unread"),
     }
 )
 ERRORS: Final = frozenset({"damage", "damage.stays", "cdc.parked", "page.damaged"})

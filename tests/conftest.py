@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import pytest
@@ -43,8 +44,12 @@ FIRST: Final = (
 """Files whose ``long`` tests take half a minute or more."""
 
 
-def pytest_configure() -> None:
-    """Takes SIGINT back where the suite was started with it ignored, as background jobs are: children inherit that."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Takes SIGINT back where the suite was started with it ignored, as background jobs are: children inherit that.
+    Nodes on loopback make the keys of their groups in a directory of the suite."""
+    state = TemporaryDirectory(prefix="vlsnlog-state-")
+    os.environ["XDG_STATE_HOME"] = state.name
+    config.add_cleanup(state.cleanup)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

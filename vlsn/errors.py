@@ -405,6 +405,25 @@ class StaleTerm(FeedRefused):
     slug = "stale-term"
 
 
+class Unauthorized(VlsnLogError):
+    """The call is not signed with a key of the group, or was made before. Nothing of it was looked at."""
+
+    slug = "unauthorized"
+    retry_safe = True
+
+
+class StaleSession(VlsnLogError):
+    """The call's signature is right, but its session is unknown. Nothing of the call was looked at. The sender signs it
+    again with ``session``."""
+
+    slug = "stale-session"
+    retry_safe = True
+
+    def __init__(self, detail: str, *, session: str = "") -> None:
+        super().__init__(detail)
+        self.session = session
+
+
 class SinkRefused(VlsnLogError):
     """The batch does not follow the last logged batch of its sink. Nothing was logged. A person has to decide what to
     do."""

@@ -3,7 +3,8 @@
 Level 1 has all formats, messages and meanings from the time when levels were introduced. It is assumed if no level is
 stated. Level 2 adds transactions, other settings than the level in COMMIT entries, and appends that ask for less than a
 sync. Level 3 adds destinations, whose acknowledgements are noted in COMMIT entries. Level 4 adds destinations'
-redelivery delays, and their limit on messages that are out. A binary supports a range of levels, ``LEVELS``. Two
+redelivery delays, and their limit on messages that are out. Level 5 has no format of its own: members sign all calls to
+each other, and a node without the group's key does not speak it. A binary supports a range of levels, ``LEVELS``. Two
 binaries that communicate need a level in common.
 
 The group's level is stored in its log. A COMMIT entry sets it, a rollback undoes it, and a durable one is never undone.
@@ -41,6 +42,10 @@ class Levels(NamedTuple):
         """Formats the levels as ``1`` or ``1-2``, the text of a header."""
         return str(self.min) if self.min == self.max else f"{self.min}-{self.max}"
 
+    def below(self, level: int) -> Levels:
+        """Returns these levels without ``level`` and those above, at least the lowest."""
+        return Levels(self.min, max(self.min, min(self.max, level - 1)))
+
     def hold(self, level: int) -> bool:
         return self.min <= level <= self.max
 
@@ -74,7 +79,9 @@ DESTINATIONS = 3
 """The level from which on COMMIT entries may note acknowledgements."""
 REDELIVERY = 4
 """The level from which on a destination may have a redelivery delay, and ``max_out``."""
-LEVELS = Levels(1, 4)
+SIGNED = 5
+"""The level from which on all calls between members must be signed with the group's key."""
+LEVELS = Levels(1, 5)
 """The levels of this binary."""
 BRINGS = {
     TRANSACTIONS: "transactions, consumers' positions, settings of the group, appends with less than a sync",

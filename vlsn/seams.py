@@ -54,6 +54,10 @@ class File(Protocol):
         change becomes durable at some later time. Until then a power cut may undo any part of it."""
         ...
 
+    def protection(self) -> tuple[int, int]:
+        """Returns the file's permission bits, and the number of the user that owns it."""
+        ...
+
     def drop_cache(self) -> None:
         """Makes later reads come from the medium (posix_fadvise DONTNEED). Unsynced bytes may stay cached."""
         ...
@@ -79,9 +83,9 @@ class DirectoryLock(Protocol):
 class Disk(Protocol):
     """A file system. Names become durable only with ``sync_directory``."""
 
-    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
-        """Opens a file. With ``create`` the file must not exist yet (and ``write`` is implied). Raises
-        ``NoRegularFile`` at once for anything else in its place."""
+    def open(self, path: str, *, write: bool = False, create: bool = False, private: bool = False) -> File:
+        """Opens a file. With ``create`` the file must not exist yet (and ``write`` is implied). ``private``: it is made
+        for its owner alone. Raises ``NoRegularFile`` at once for anything else in its place."""
         ...
 
     def list(self, directory: str) -> list[str]:
@@ -97,6 +101,10 @@ class Disk(Protocol):
         ...
 
     def rename(self, old: str, new: str) -> None: ...
+
+    def link(self, old: str, new: str) -> None:
+        """Gives the file ``old`` a second name. Raises ``FileExistsError`` if the name ``new`` exists."""
+        ...
 
     def remove(self, path: str) -> None: ...
 

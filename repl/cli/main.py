@@ -40,6 +40,7 @@ _COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "dest": ("dest", "Make destinations, look at them, move and drop them."),
     "page": ("page", "Print the pages of destinations in a node's directory."),
     "cdc": ("cdc", "Show what CDC consumers of nodes do, pause, move and resume them."),
+    "key": ("key", "Make the key by which a group's members know each other, or exchange it."),
     "checkpoint": ("admin", "Make nodes write a checkpoint now."),
     "rotate": ("admin", "Make nodes begin a new segment now."),
     "restore": ("admin", "Make one node give up its log and fetch another member's."),

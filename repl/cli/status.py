@@ -247,6 +247,10 @@ def _print(summary: dict[str, Any], reasons: Sequence[str]) -> None:
             by = ", ".join(cleaning["blocked_by"])
             kept = several(cleaning["blocked"], "segment")
             click.echo(f"{node['node']}: {kept} that retention wants removed, kept by {by}")
+        if unsigned := (node.get("key") or {}).get("unsigned"):
+            click.echo(
+                f"{node['node']}: {', '.join(unsigned)} did not sign the last call or answer with the group's key"
+            )
         running = (node.get("restore") or {}).get("running")
         if running:
             click.echo(f"{node['node']}: {_restoring(running)}")

@@ -6,7 +6,7 @@ answers, no other log is read or written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from repl.web.types import Handler, Listener, Network, Quick, Response
@@ -30,10 +30,16 @@ class OneLog:
         return await self.network.request(method, url, headers=self._named(headers), body=body, timeout_s=timeout_s)
 
     async def connect(
-        self, url: str, *, headers: Mapping[str, str] | None = None, message_bytes_max: int, timeout_s: float
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        message_bytes_max: int,
+        timeout_s: float,
+        check: Callable[[Response], None] | None = None,
     ) -> Channel:
         return await self.network.connect(
-            url, headers=self._named(headers), message_bytes_max=message_bytes_max, timeout_s=timeout_s
+            url, headers=self._named(headers), message_bytes_max=message_bytes_max, timeout_s=timeout_s, check=check
         )
 
     async def close(self) -> None:

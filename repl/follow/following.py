@@ -219,7 +219,8 @@ class Following(Role):
             raise Unreachable(
                 f"{master.name} is not the process that this empty node has answered; waiting for that process"
             )
-        return await member.network.connect(
+        return await member.calls.connect(
+            master.name,
             f"{member.members.urls[NodeName(master.name)]}/v1/feed",
             headers=encode_hello(self._hello(NodeName(master.name), incarnation)),
             message_bytes_max=MESSAGE_BYTES_MAX + 64,

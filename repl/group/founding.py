@@ -20,6 +20,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from repl.auth.group_key import KEYS_MAX
 from vlsn.errors import BadBody
 from vlsn.format.feed_messages import Hex, Name, Number, StoredTerm
 from vlsn.format.json_messages import read_json, read_object
@@ -30,6 +31,7 @@ from vlsn.levels import LEVEL_1, Levels
 Purpose = Literal["founding", "discovery"]
 MasterName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{0,32}\Z")]
 MasterUrl = Annotated[str, Meta(pattern=r"^(http://[!-~]{1,256})?\Z")]
+KeyIds = Annotated[list[Annotated[str, Meta(pattern=r"^[a-z0-9]{1,16}\Z")]], Meta(max_length=KEYS_MAX)]
 FOUNDING: Final = "founding"
 DISCOVERY: Final = "discovery"
 ALARMS_MAX: Final = 32
@@ -59,6 +61,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Its own log has lost the GROUP entry that counts (``lost_group``)."""
     levels: Levels = LEVEL_1
     """The levels that the sender speaks; left out while that is level 1. Releases without levels understand that."""
+    keys: KeyIds = []  # msgspec copies it
+    """The IDs of the keys that the sender accepts, first that of the key with which it signs."""
 
 
 class HoldPosition(msgspec.Struct, frozen=True, array_like=True):
@@ -131,6 +135,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The node that this one has asked to take over as master, and this node's term then."""
     alarms: list[Alarm] = []  # msgspec copies it
     """Its own alarms, at most ``ALARMS_MAX``; empty from a release without alarms."""
+    keys: KeyIds = []  # msgspec copies it
+    """As in a question."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ def question_of(member: Member, to: str, purpose: Purpose) -> Question:
         url=member.config.url,
         group_term=group_term,
         group_vlsn=group_vlsn,
+        keys=list(member.keyring.ids),
     )
 
 
@@ -81,4 +82,5 @@ def answer_of(member: Member, asker: int = 0, *, wants_group: bool = False) -> A
         hands_to=hands_to,
         hands_term=hands_term,
         alarms=member.alarms(),
+        keys=list(member.keyring.ids),
     )

@@ -43,4 +43,5 @@ async def answer_hello(member: Member, confirming: Confirming, body: object) -> 
     told = Told(question.sequence, question.term, question.told, question.told_term)
     confirming.told(NodeName(question.sender), asker, told)
     member.members.answered(NodeName(question.sender))
+    member.members.keys[NodeName(question.sender)] = tuple(question.keys)
     return msgspec.structs.asdict(answer)

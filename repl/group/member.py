@@ -16,6 +16,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from repl.auth.keyring import Keyring
+from repl.auth.peer_calls import PeerCalls
+from repl.auth.trust import Trust
 from repl.config import NodeConfig
 from repl.events import Events, level_of
 from repl.group.founding import Alarm
@@ -24,13 +27,13 @@ from repl.group.members import Members
 from repl.group.membership import is_listed
 from repl.group.old_images import Told, both
 from repl.group.role import Role, Stage
-from repl.offload import Workers, settle, settle_error
+from repl.offload import Offload, Workers, settle, settle_error
 from repl.web.types import Network
 from vlsn.errors import Damaged, NotListed, NotMaster
 from vlsn.format.records import GroupEntry
 from vlsn.histogram import Seconds
 from vlsn.ids import Incarnation, NodeName, Term, Vlsn
-from vlsn.levels import Levels
+from vlsn.levels import SIGNED, Levels
 from vlsn.pages.source import PageSource
 from vlsn.seams import Seams
 from vlsn.state.node_file import NodeFile, NodeRecord
@@ -76,6 +79,19 @@ class Member:
         self.state = "UNKNOWN"
         self.reason = "opening"
         self.members = Members(config, self._group)
+        key = str(config.group_key) if config.group_key is not None else None
+        self.keyring = Keyring(seams.disk, key, self.event)
+        self.trust = Trust(
+            name=config.name,
+            group=config.group,
+            process=f"{self.process:016x}",
+            keyring=self.keyring,
+            is_signed_only=self._is_signed_only,
+            met=self.members.met,
+            offload=self._hashing,
+        )
+        self.calls = PeerCalls(network, self.trust)
+        """Calls to the other members."""
         self.may_found = config.first_member == config.name
         """True while no member is known to have a log of this group."""
         self.founder: tuple[Incarnation, int] | None = None
@@ -145,6 +161,14 @@ class Member:
     @property
     def incarnation(self) -> int:
         return self.record.incarnation if self.record is not None else 0
+
+    def _is_signed_only(self) -> bool:
+        """Says whether unsigned calls and answers are refused. They are while this node does not know its level."""
+        record = self.record
+        return record is None or record.level >= SIGNED
+
+    async def _hashing(self, job: Callable[[], bytes]) -> bytes:
+        return await Offload(self.workers["reads"])(job)
 
     def opened(self) -> OpenMember:
         """Returns the open log's parts. Raises ``NotMaster`` while the log is not open, or is being closed; ``Damaged``

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from msgspec import structs
+
 from feeder.majority import majority
 from repl.config import NodeConfig
-from repl.group.founding import Alarm
+from repl.group.founding import Alarm, Answer
 from repl.group.old_images import Heard
 from vlsn.errors import Unreachable, VlsnLogError, WrongGroup, WrongName, WrongVersion
 from vlsn.format.records import GroupEntry
 from vlsn.ids import NodeName
-from vlsn.levels import Levels
+from vlsn.levels import SIGNED, Levels
 
 BY_OWN_WORD_MAX = 4
 """The most members that are kept on their own word alone. The latest are kept."""
@@ -44,6 +46,10 @@ class Members:
         """Each member's alarms, from its last answer. The only alarm of a silent member is its silence."""
         self.levels: dict[NodeName, Levels] = {}
         """Each member's levels, from its last answer."""
+        self.unsigned: set[NodeName] = set()
+        """Listed members whose last call or answer was not signed."""
+        self.keys: dict[NodeName, tuple[str, ...]] = {}
+        """The IDs of the keys that each member accepts. The first is the ID of the key with which it signs."""
         self.strangers: dict[NodeName, str] = {}
         """Members that shared no level with this node when it last asked."""
         self.unlisted_by: dict[NodeName, str] = {}
@@ -134,6 +140,19 @@ class Members:
                 named[name] = str(fault)
             else:
                 named.pop(name, None)
+
+    def met(self, name: str, signed: bool) -> None:
+        """Notes whether the last call or answer of a member was signed."""
+        self.unsigned.discard(NodeName(name))
+        if not signed and name in self.listed:
+            self.unsigned.add(NodeName(name))
+
+    def vetted(self, name: NodeName, answer: Answer) -> Answer:
+        """Returns the answer of ``name`` with the levels that count. A node that does not sign cannot have the level at
+        which everything is signed, whatever it says."""
+        if name not in self.unsigned or answer.levels.max < SIGNED:
+            return answer
+        return structs.replace(answer, levels=answer.levels.below(SIGNED))
 
     def check_strangers(self) -> None:
         """Raises ``WrongVersion`` with the names of the members that share no level with this node, if there are

@@ -27,7 +27,7 @@ async def ask(member: Member, name: NodeName, url: str, purpose: Purpose) -> Ans
     if name == member.config.name:
         return answer_of(member)
     try:
-        body = await post(member, f"{url}/v1/peer/hello", question_of(member, name, purpose))
+        body = await post(member, name, f"{url}/v1/peer/hello", question_of(member, name, purpose))
     except VlsnLogError as fault:
         member.members.alarms.pop(name, None)
         member.members.answered(name, fault)
@@ -48,7 +48,9 @@ async def ask(member: Member, name: NodeName, url: str, purpose: Purpose) -> Ans
         member.members.answered(name, fault)
         member.members.not_at(name, url, fault)
         raise
+    answer = member.members.vetted(name, answer)
     member.members.levels[name] = answer.levels
+    member.members.keys[name] = tuple(answer.keys)
     member.members.alarms[name] = answer.alarms[:ALARMS_MAX]
     member.members.heard.note(
         parse_hex(answer.incarnation), Told(answer.sequence, answer.term, answer.told, answer.told_term)
@@ -118,15 +120,16 @@ async def post_to(member: Member, name: NodeName, path: str, message: msgspec.St
     found, the next try uses another URL."""
     url = member.members.urls[name]
     try:
-        return await post(member, url + path, message)
+        return await post(member, name, url + path, message)
     except VlsnLogError as fault:
         member.members.not_at(name, url, fault)
         raise
 
 
-async def post(member: Member, url: str, message: msgspec.Struct) -> bytes:
+async def post(member: Member, name: NodeName, url: str, message: msgspec.Struct) -> bytes:
     """Posts a message, and returns the body of the answer. Raises ``Unreachable``, or the error that was answered."""
-    response = await member.network.request(
+    response = await member.calls.request(
+        name,
         "POST",
         url,
         headers={"Content-Type": "application/json"},
@@ -142,9 +145,8 @@ async def get(member: Member, name: NodeName, path: str, **fields: object) -> by
     """Sends a GET to the member ``name``, with the names of both nodes. Raises ``Unreachable``, or the error that was
     answered."""
     asked = {"group": member.config.group, "sender": member.config.name, "to": name, **fields}
-    response = await member.network.request(
-        "GET", f"{member.members.urls[name]}{path}?{urlencode(asked)}", timeout_s=member.config.connect_timeout_s
-    )
+    url = f"{member.members.urls[name]}{path}?{urlencode(asked)}"
+    response = await member.calls.request(name, "GET", url, timeout_s=member.config.connect_timeout_s)
     if response.status != 200:
         raise error_of(bytes(response.body))
     return bytes(response.body)

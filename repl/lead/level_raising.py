@@ -16,6 +16,7 @@ from replica.level import store_level
 from vlsn.errors import BadArgument, VlsnLogError
 from vlsn.format.records import Settings
 from vlsn.ids import Vlsn
+from vlsn.levels import SIGNED
 
 
 async def raise_level(lead: Tenure, level: int) -> Vlsn:
@@ -51,5 +52,8 @@ def check_raise(lead: Tenure, level: int) -> None:
     behind = [name for name in member.members.listed if name not in spoken or not spoken[name].hold(level)]
     if behind:
         told = ", ".join(f"{name} ({spoken.get(name, 'not known yet')})" for name in behind)
-        raise BadArgument(f"level {level} is not spoken by {told}: run a later vlsnlog there first")
+        needed = "run a later vlsnlog there first" + (", and with the group's key" if level == SIGNED else "")
+        raise BadArgument(f"level {level} is not spoken by {told}: {needed}")
+    if level == SIGNED and (unsigned := sorted(member.members.unsigned)):
+        raise BadArgument(f"level {level} needs the signatures of {', '.join(unsigned)}, whose last call had none")
     check_loggable(lead)

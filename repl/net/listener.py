@@ -111,6 +111,7 @@ class HttpListener:
             max_msg_size=size_limit(upgrade.message_bytes_max),
             timeout=CLOSE_TIMEOUT_S,
         )
+        ws.headers.update(upgrade.headers)
         connection = cast(Connection, incoming.protocol)
         tap = connection.tapped(self._arrivals, self._turns, upgrade)
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from aiohttp import (
     ClientError,
@@ -72,7 +72,13 @@ class AiohttpNetwork:
             raise Unreachable(f"{method} {url}: {_said(error, timeout_s)}", refused=_refused(error)) from None
 
     async def connect(
-        self, url: str, *, headers: Mapping[str, str] | None = None, message_bytes_max: int, timeout_s: float
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        message_bytes_max: int,
+        timeout_s: float,
+        check: Callable[[Response], None] | None = None,
     ) -> Channel:
         try:
             async with asyncio.timeout(timeout_s):
@@ -84,8 +90,18 @@ class AiohttpNetwork:
                     max_msg_size=size_limit(message_bytes_max),
                     timeout=ClientWSTimeout(ws_close=0),  # the end of a feed must not wait for a silent master
                 )
+        except _Refusal as refusal:
+            if check is not None:
+                check(refusal.answer)
+            raise problem.error_of(bytes(refusal.answer.body)) from None
         except (ClientError, TimeoutError, OSError) as error:
             raise Unreachable(f"{url}: {_said(error, timeout_s)}", refused=_refused(error)) from None
+        if check is not None:
+            try:
+                check(Response(socket._response.status, Headers(socket._response.headers)))
+            except BaseException:
+                await socket.close()
+                raise
         connection = socket._response.connection
         protocol = connection.protocol if connection is not None else None
         if connection is None or protocol is None or connection.transport is None:
@@ -114,12 +130,21 @@ class AiohttpNetwork:
         return self._session
 
 
+class _Refusal(Exception):
+    """The answer to an upgrade that was refused."""
+
+    def __init__(self, answer: Response) -> None:
+        super().__init__()
+        self.answer = answer
+
+
 async def _raise_refusal(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-    """Raises the error of a refused upgrade's problem document, which aiohttp would drop."""
+    """Raises a refused upgrade's answer with its problem document, which aiohttp would drop."""
     answer = await handler(request)
     if answer.status >= 400 and "Upgrade" in request.headers:
         async with answer:
-            raise problem.error_of(await _read(answer, str(request.url)))
+            body = await _read(answer, str(request.url))
+            raise _Refusal(Response(answer.status, Headers(answer.headers), body))
     return answer
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+from repl.auth.peer_door import PeerDoor, is_between_members
 from repl.cdc.cdc_http import PATH as CDC
 from repl.cdc.cdc_http import CdcRoutes
 from repl.cdc.consumers import CdcConsumers
@@ -63,6 +64,7 @@ class Services:
     destinations: NodeDestinations
     cdc: CdcConsumers
     files: NodeFiles
+    door: PeerDoor
     feeds: NodeFeeds
     peers: NodePeers
     repairs: RepairRoutes
@@ -86,6 +88,7 @@ class Gateway:
     def __init__(
         self, services: Services, limits: AppendLimits | None = None, *, readers_max: int = READERS_MAX
     ) -> None:
+        self._door = services.door
         limits = limits or AppendLimits()
         bodies = limits.budget()
         pieces = Slices(PIECES_A_TURN_BYTES)
@@ -152,6 +155,15 @@ class Gateway:
         """Answers any request. It never raises, except for a cancel."""
         try:
             self._check(request)
+            if is_between_members(request.path):
+                return await self._door.serve(request, self._answered)
+        except VlsnLogError as error:
+            return problem.response(error)
+        return await self._answered(request)
+
+    async def _answered(self, request: Request) -> Response | Upgrade:
+        """Answers a request that may be looked at. It never raises, except for a cancel."""
+        try:
             methods = self._paths.get(request.path) or self._item(request.path)
             handler = methods.get(request.method)
             if handler is None:

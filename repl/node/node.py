@@ -35,7 +35,8 @@ from repl.repair.restoring import RestoreWanted
 from repl.repair.unopened import Unopened
 from repl.web.limits import READERS_MAX
 from repl.web.types import Network
-from vlsn.errors import BadArgument, Damaged, NotMaster, VlsnLogError, said_of
+from vlsn.errors import BadArgument, Damaged, NotMaster, VlsnLogError, WrongVersion, said_of
+from vlsn.levels import SIGNED
 from vlsn.recover.recovery import Recovered
 from vlsn.repair.restore import End
 from vlsn.seams import Seams
@@ -61,8 +62,9 @@ class Node(NodeParts):
 
     async def start(self) -> None:
         """Starts to listen, then opens the log and takes a role in the background. Raises ``BadArgument`` if the
-        address cannot be bound."""
+        address cannot be bound, or the group's key cannot be read."""
         member, config = self.member, self.member.config
+        member.keyring.load()
         try:
             gateway = Gateway(self.services, append_limits(config), readers_max=config.readers_max or READERS_MAX)
             self.readers, self.handed = gateway.readers, gateway.handed
@@ -102,6 +104,9 @@ class Node(NodeParts):
         it again."""
         try:
             self.member.workers.start()
+            if self.member.config.group_key is not None:
+                keys = self.member.keyring.watch(Offload(self.member.workers["scrub"]))
+                self._tasks.append(asyncio.create_task(keys, name="keys"))
             while True:
                 await self._live_with_log()
         except asyncio.CancelledError:
@@ -153,7 +158,12 @@ class Node(NodeParts):
         """Recovers the log on the keeper's thread, and makes the parts that live with the log. Raises the same errors
         as ``recover``."""
         member = self.member
-        recovered: Recovered = await member.workers.on_keeper(lambda: open_recovered(member.config, member.seams))
+        try:
+            recovered: Recovered = await member.workers.on_keeper(lambda: open_recovered(member.config, member.seams))
+        except WrongVersion as error:
+            if member.config.group_key is not None:
+                raise
+            raise WrongVersion(f"{error}. From level {SIGNED} on a node needs the group's key: set group_key") from None
         opened = self.open = OpenNode(member, self.confirming, self.restoration, recovered)
         self._unopened = Unopened(member, self.restoration)
         return opened

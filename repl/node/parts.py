@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from repl.cdc.children import Children
 from repl.cdc.consumers import CdcConsumers
@@ -20,6 +21,7 @@ from repl.repair.restoring import Restoration
 from repl.web.limits import Budget
 from repl.web.types import Listener, Network
 from vlsn.ids import NodeName
+from vlsn.levels import SIGNED
 from vlsn.seams import Seams
 from vlsn.write.local_log import LocalLog
 
@@ -36,6 +38,8 @@ class NodeParts:
         *,
         on_fatal: Callable[[BaseException], None],
     ) -> None:
+        if config.group_key is None:
+            seams = replace(seams, levels=seams.levels.below(SIGNED))
         self.member = Member(config, seams, network, on_fatal=on_fatal)
         self.confirming = Confirming(self.member)
         self.restoration = Restoration(self.member)

@@ -18,6 +18,7 @@ from dataclasses import replace
 
 import uvloop
 
+from repl.auth.default_key import with_key
 from repl.config import NodeConfig
 from repl.net.children import ProcessChildren
 from repl.net.network import AiohttpNetwork
@@ -92,6 +93,7 @@ async def _run(config: NodeConfig, *, connections_max: int) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, 0)
     seams = Seams(PosixDisk(), SystemClock(), SystemRandom(), LoopThreads(loop), LmdbStores())
+    config = with_key(config, seams.disk, seams.random, os.environ)
     network = AiohttpNetwork(head_s=config.head_s, idle_s=config.idle_s, connections_max=connections_max)
     children = ProcessChildren(lambda name, line: logger.info("%s cdc %s: %s", config.name, name, line))
     node = Node(config, seams, network, children, on_fatal=fatal)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from repl.auth.peer_door import PeerDoor
 from repl.destinations.filling import Giving
 from repl.destinations.node_destinations import NodeDestinations
 from repl.lead.append_http import NodeAppends
@@ -38,6 +39,7 @@ def services_of(parts: NodeParts) -> Services:
         destinations=NodeDestinations(member, leads),
         cdc=parts.cdc,
         files=NodeFiles(member),
+        door=PeerDoor(member.trust, member.seams.random),
         feeds=NodeFeeds(member),
         peers=NodePeers(member, parts.confirming, NodeBegun(member, leads)),
         repairs=RepairRoutes(member, give),

@@ -107,6 +107,7 @@ def _unopened(parts: NodeParts) -> dict[str, Any]:
         "transactions": None,
         "log": None,
         "cleaning": None,
+        "key": _key(parts.member),
         "damage": [],
         "scrub": None,
         "members": [
@@ -123,6 +124,20 @@ def _unopened(parts: NodeParts) -> dict[str, Any]:
             }
             for name, url in parts.member.config.members.items()
         ],
+    }
+
+
+def _key(member: Member) -> dict[str, Any] | None:
+    """Formats which keys this node and the other members use, by their IDs, and who does not sign; None without a
+    key."""
+    if not member.keyring.ids:
+        return None
+    return {
+        "signs": member.keyring.ids[0],
+        "accepts": list(member.keyring.ids),
+        "members": {name: list(ids) for name, ids in sorted(member.members.keys.items())},
+        "unsigned": sorted(member.members.unsigned),
+        "signed_only": member.trust.is_signed_only(),
     }
 
 

@@ -426,7 +426,8 @@ class Peer:
             upto=upto,
             session=session,
         )
-        response = await member.network.request(
+        response = await member.calls.request(
+            self.name,
             "POST",
             self._url,
             headers={"Content-Type": "application/json"},
@@ -447,7 +448,8 @@ class Peer:
 
     async def read(self, session: str, number: int, start: int, end: int, *, have: Vlsn) -> bytes:
         fields = urlencode({"session": session, "segment": number, "start": start, "end": end, "have": have})
-        response = await self._member.network.request("GET", f"{self._url}?{fields}", timeout_s=RANGE_TIMEOUT_S)
+        url = f"{self._url}?{fields}"
+        response = await self._member.calls.request(self.name, "GET", url, timeout_s=RANGE_TIMEOUT_S)
         body = bytes(response.body)
         if response.status != 200:
             raise error_of(body)

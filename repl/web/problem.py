@@ -14,7 +14,7 @@ import msgspec
 
 from repl.web.limits import RETRY_AFTER_S
 from repl.web.types import Response
-from vlsn.errors import Damaged, Lagging, NotInLog, Trimmed, VlsnLogError, by_slug
+from vlsn.errors import Damaged, Lagging, NotInLog, StaleSession, Trimmed, VlsnLogError, by_slug
 from vlsn.format.records import JSON_FAULTS
 
 CONTENT_TYPE = "application/problem+json"
@@ -28,6 +28,8 @@ _KINDS: Mapping[str, tuple[int, str]] = {
     "bad-argument": (400, "A parameter is out of range or not understood"),
     "too-large": (413, "Over a size limit"),
     "unsupported-type": (415, "A content type that is not read here"),
+    "unauthorized": (401, "Not signed with a key of the group, or sent before"),
+    "stale-session": (401, "The session of the signature is not known"),
     "forbidden": (403, "Not for whoever sent it"),
     "misdirected": (421, "This node is not known by that name"),
     "not-found": (404, "No such thing"),
@@ -79,6 +81,8 @@ def document(error: VlsnLogError, **more: Any) -> bytes:
             fields["first"] = error.first
         case NotInLog():
             fields |= {"vlsn": error.vlsn, "term": error.term, "found": error.found}
+        case StaleSession():
+            fields["session"] = error.session
         case Damaged():
             fields |= {"file": error.file, "offset": error.offset, "vlsn": error.vlsn}
     return msgspec.json.encode(fields | more)
@@ -119,6 +123,7 @@ class _Document(msgspec.Struct, gc=False):
     vlsn: int = 0
     term: int = 0
     found: int = 0
+    session: str = ""
 
 
 _decoder = msgspec.json.Decoder(_Document)
@@ -137,6 +142,8 @@ def error_of(body: bytes | memoryview) -> VlsnLogError:
         return Trimmed(read.detail, first=read.first)
     if kind is NotInLog:
         return NotInLog(read.detail, vlsn=read.vlsn, term=read.term, found=read.found)
+    if kind is StaleSession:
+        return StaleSession(read.detail, session=read.session)
     if kind is Damaged:
         return Damaged(read.detail, file=read.file, offset=read.offset, vlsn=read.vlsn)
     return kind(read.detail)

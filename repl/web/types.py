@@ -135,6 +135,12 @@ class Request:
             raise TooLarge(f"the body has more than {limit} bytes")
         return b"".join(parts)
 
+    def with_body(self, data: bytes) -> Request:
+        """Returns the same request with its body, which was read, to be read again."""
+        request = Request(self.method, self.target, self.headers, BytesBody(data), self.remote)
+        request.host = self.host
+        return request
+
     async def pieces(self) -> AsyncIterator[bytes]:
         """Yields the body as it arrives. The caller must count the bytes, and limit the time (``in_time``)."""
         while piece := await self._body.read():
@@ -264,6 +270,8 @@ class Upgrade:
     ahead_bytes: int = MIB
     """The bytes that may wait before the channel's socket, so that the next message is made while the last message is
     sent."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Further header fields of the 101."""
 
 
 Handler = Callable[[Request], Awaitable[Response | Upgrade]]
@@ -320,10 +328,17 @@ class Network(Protocol):
         ...
 
     async def connect(
-        self, url: str, *, headers: Mapping[str, str] | None = None, message_bytes_max: int, timeout_s: float
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        message_bytes_max: int,
+        timeout_s: float,
+        check: Callable[[Response], None] | None = None,
     ) -> Channel:
         """Opens a channel. If the answer is a problem document instead of the upgrade, raises the error of the
-        document's type. Raises ``Unreachable`` if there is no connection, or no answer in time."""
+        document's type. ``check`` is called with the answer before, whether a refusal or the 101, and may raise; then
+        there is no channel. Raises ``Unreachable`` if there is no connection, or no answer in time."""
         ...
 
     async def close(self) -> None: ...

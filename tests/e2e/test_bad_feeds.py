@@ -9,9 +9,11 @@ import pytest
 from aiohttp import ClientWebSocketResponse
 
 from repl.api import FeedHello
+from repl.auth.signatures import HEADER
 from repl.group.feed_hello import encode_hello
 from tests.e2e.calls import UPGRADE, Answer, call
 from tests.e2e.group import Group
+from tests.e2e.signing import signed
 from tests.e2e.sockets import tell, until_closed, websocket
 from vlsn.format.feed_messages import (
     Ack,
@@ -38,8 +40,8 @@ def record(group: Group, name: str) -> NodeRecord:
     return node_file.read(PosixDisk(), str(group.path(name) / "node.id"))
 
 
-def hello(group: Group, name: str, **changed: str) -> dict[str, str]:
-    """Returns the headers that ``name`` itself would send, some of them changed."""
+def hello(group: Group, name: str, *, at: str = "n1", **changed: str) -> dict[str, str]:
+    """Returns the headers that ``name`` itself would send to ``at``, some of them changed, and signed then."""
     own = record(group, name)
     sent = encode_hello(
         FeedHello(
@@ -52,7 +54,8 @@ def hello(group: Group, name: str, **changed: str) -> dict[str, str]:
             process=1,
         )
     )
-    return {**sent, **{f"Vlsnlog-{header.replace('_', '-')}": value for header, value in changed.items()}}
+    sent |= {f"Vlsnlog-{header.replace('_', '-')}": value for header, value in changed.items()}
+    return {**sent, HEADER: signed(group, at, sent["Vlsnlog-Node"], "GET", "/v1/feed", feed=sent)}
 
 
 def feed(group: Group, headers: Mapping[str, str], *, name: str = "n1") -> Answer:
@@ -88,7 +91,7 @@ def test_a_listed_member_of_a_higher_term_makes_the_master_step_down_and_somebod
 
 def test_a_replica_feeds_nobody(group: Group) -> None:
     with group.unharmed():
-        headers = hello(group, "n2", To="n3", To_Incarnation=f"{record(group, 'n3').incarnation:016x}")
+        headers = hello(group, "n2", at="n3", To="n3", To_Incarnation=f"{record(group, 'n3').incarnation:016x}")
         feed(group, headers, name="n3").refused(503, "no-master")
 
 

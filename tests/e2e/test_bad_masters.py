@@ -22,7 +22,8 @@ from repl.net.network import AiohttpNetwork
 from repl.web import problem
 from repl.web.types import Request, Response, Upgrade
 from tests.e2e.group import Group
-from vlsn.errors import ChannelClosed, Halted, NotMaster
+from tests.e2e.signing import peer_door
+from vlsn.errors import ChannelClosed, Halted, NotMaster, Unauthorized
 from vlsn.format.block import EntryKind, decode_header
 from vlsn.format.checksum import crc
 from vlsn.format.feed_messages import (
@@ -57,6 +58,7 @@ class StandIn:
     """Somebody at n1's address who feeds n2, and refuses everybody else."""
 
     def __init__(self, group: Group) -> None:
+        self._door = peer_door(group, "n1")
         record = node_file.read(PosixDisk(), str(group.path("n1") / "node.id"))
         block = last_block(group)
         header = decode_header(block)
@@ -95,6 +97,13 @@ class StandIn:
         assert group.running("n2"), "n2 has ended"
 
     async def handle(self, request: Request) -> Response | Upgrade:
+        """Answers as a member that has the group's key."""
+        try:
+            return await self._door.serve(request, self._answered)
+        except Unauthorized as error:
+            return problem.response(error)
+
+    async def _answered(self, request: Request) -> Response | Upgrade:
         if request.path == "/v1/peer/hello" and json.loads(await request.body(1 << 16))["sender"] == "n2":
             self.hellos += 1
             return self.hello

@@ -9,10 +9,13 @@ from random import Random
 
 import pytest
 
+from repl.auth.signatures import HEADER
 from tests.e2e.calls import BATCH, JSON, NDJSON, OCTETS, UPGRADE, Answer, call, raw, raw_socket
 from tests.e2e.group import Group
+from tests.e2e.signing import signed
 from tests.vlsn.strategies import with_batch_header
 from vlsn.format import batch
+from vlsn.levels import LEVELS
 from vlsn.limits import ENTRY_BYTES_MAX, KEY_BYTES_MAX, MIB
 
 GOOD = batch.encode([b"first", b"second value", b"x"])
@@ -82,10 +85,18 @@ def test_what_a_peer_asks_is_checked(group: Group) -> None:
         "purpose": "discovery",
         "term": 0,
     }
+
+    def ask(body: bytes, sender: str = "n2") -> Answer:
+        signature = signed(group, "n1", sender, "POST", "/v1/peer/hello", body=body, feed=None)
+        return call("POST", url, headers={**JSON, HEADER: signature}, body=body)
+
     with group.unharmed():
-        assert call("POST", url, headers=JSON, body=json.dumps(question).encode()).ok()["name"] == "n1"
+        assert ask(json.dumps(question).encode()).ok()["name"] == "n1"
+        unsigned = json.dumps({**question, "levels": LEVELS}).encode()
+        call("POST", url, headers=JSON, body=unsigned).refused(401, "unauthorized")
+        call("POST", url, headers=JSON, body=json.dumps(question).encode()).refused(400, "wrong-version")
         for body in (b"", b"x", b"[]", b"null", b"{}", b"\xff", b'{"group":', b"[" * 60_000):
-            call("POST", url, headers=JSON, body=body).refused(400, "bad-body")
+            ask(body).refused(400, "bad-body")
         for member, value, status, slug in (
             ("group", "another", 409, "wrong-group"),
             ("to", "n3", 409, "wrong-name"),
@@ -95,7 +106,8 @@ def test_what_a_peer_asks_is_checked(group: Group) -> None:
             ("term", "1", 400, "bad-body"),
             ("sender", 5, 400, "bad-body"),
         ):
-            answer = call("POST", url, headers=JSON, body=json.dumps({**question, member: value}).encode())
+            sender = value if member == "sender" and isinstance(value, str) else "n2"
+            answer = ask(json.dumps({**question, member: value}).encode(), sender)
             assert (answer.status, answer.json()["type"]) == (status, slug), (member, value, answer)
         call("POST", url, headers=JSON, body=bytes(64 * 1024 + 1)).refused(413, "too-large")
 

@@ -43,6 +43,7 @@ CHANGES = frozenset(
         "drop_cache",
         "make_directory",
         "rename",
+        "link",
         "remove",
         "sync_directory",
         "lock",
@@ -124,13 +125,14 @@ class FakeDisk:
 
     # The Disk seam.
 
-    def open(self, path: str, *, write: bool = False, create: bool = False) -> FakeFile:
+    def open(self, path: str, *, write: bool = False, create: bool = False, private: bool = False) -> FakeFile:
         with self._call("create" if create else "open", path):
             if create:
                 parent, name = self._parent(path)
                 if name in parent.names:
                     raise _error(errno.EEXIST, path)
                 inode = Inode()
+                inode.mode = 0o600 if private else 0o644
                 parent.step({name: inode})
                 return FakeFile(self, path, inode, write=True)
             node = self._find(path)
@@ -171,6 +173,14 @@ class FakeDisk:
             else:
                 target.step({new_name: node})
                 source.step({old_name: None})
+
+    def link(self, old: str, new: str) -> None:
+        with self._call("link", new):
+            node = self._find(old)
+            target, name = self._parent(new)
+            if name in target.names:
+                raise _error(errno.EEXIST, new)
+            target.step({name: node})
 
     def remove(self, path: str) -> None:
         with self._call("remove", path):
@@ -315,10 +325,11 @@ class FakeDisk:
             self.process_kill()
             self._root = Directory()
 
-    def write_content(self, path: str, data: bytes) -> None:
+    def write_content(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         """Writes a file with exactly these bytes, synced; its directory must exist."""
         parent, name = self._parent(path)
         inode = Inode()
+        inode.mode = mode
         inode.put(0, data)
         inode.sync()
         parent.names[name] = parent.durable[name] = inode
@@ -444,6 +455,10 @@ class FakeFile:
     def size(self) -> int:
         with self._call("size"):
             return len(self._inode.cached)
+
+    def protection(self) -> tuple[int, int]:
+        with self._call("protection"):
+            return self._inode.mode, self._inode.owner
 
     def read(self, offset: int, size: int) -> bytes:
         with self._call("read", offset, size):

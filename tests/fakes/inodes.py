@@ -25,6 +25,8 @@ class Inode:
 
     def __init__(self) -> None:
         self.cached = bytearray()
+        self.mode = 0o644
+        self.owner = 1000
         self.durable = bytearray()
         self.sizes: list[int] = []
         self.unread: set[int] = set()

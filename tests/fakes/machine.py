@@ -142,8 +142,8 @@ class ProcessDisk:
         self._disk.check_life(self._life)
         return self._disk
 
-    def open(self, path: str, *, write: bool = False, create: bool = False) -> FakeFile:
-        return self._mine.open(path, write=write, create=create)
+    def open(self, path: str, *, write: bool = False, create: bool = False, private: bool = False) -> FakeFile:
+        return self._mine.open(path, write=write, create=create, private=private)
 
     def list(self, directory: str) -> list[str]:
         return self._mine.list(directory)
@@ -156,6 +156,9 @@ class ProcessDisk:
 
     def rename(self, old: str, new: str) -> None:
         self._mine.rename(old, new)
+
+    def link(self, old: str, new: str) -> None:
+        self._mine.link(old, new)
 
     def remove(self, path: str) -> None:
         self._mine.remove(path)

@@ -280,7 +280,13 @@ class FakeHost:
         return answer
 
     async def connect(
-        self, url: str, *, headers: Mapping[str, str] | None = None, message_bytes_max: int, timeout_s: float
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        message_bytes_max: int,
+        timeout_s: float,
+        check: Callable[[Response], None] | None = None,
     ) -> FakeChannel:
         asked = {"Connection": "Upgrade", "Upgrade": "websocket", **(headers or {})}
         try:
@@ -288,6 +294,13 @@ class FakeHost:
                 answer, connection = await self._exchange("GET", url, asked, b"", message_bytes_max)
         except TimeoutError:
             raise Unreachable(f"{url}: no answer in {timeout_s} s") from None
+        if check is not None:
+            try:
+                check(answer if isinstance(answer, Response) else Response(101, Headers(answer.headers)))
+            except BaseException:
+                if connection is not None:
+                    connection.cut("the client did not take the upgrade")
+                raise
         if connection is not None:
             self._dialled = [*(each for each in self._dialled if not each.over), connection]
             return connection.client

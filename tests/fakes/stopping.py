@@ -53,9 +53,9 @@ class StoppingDisk:
 
     # The Disk seam.
 
-    def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
+    def open(self, path: str, *, write: bool = False, create: bool = False, private: bool = False) -> File:
         with self.step("create" if create else "open", path):
-            file = self._disk.open(path, write=write, create=create)
+            file = self._disk.open(path, write=write, create=create, private=private)
             self.opened(file.close)
             return StoppingFile(self, path, file)
 
@@ -74,6 +74,10 @@ class StoppingDisk:
     def rename(self, old: str, new: str) -> None:
         with self.step("rename", old):
             self._disk.rename(old, new)
+
+    def link(self, old: str, new: str) -> None:
+        with self.step("link", new):
+            self._disk.link(old, new)
 
     def remove(self, path: str) -> None:
         with self.step("remove", path):
@@ -126,6 +130,10 @@ class StoppingFile:
     def size(self) -> int:
         with self._disk.step("size", self._path):
             return self._file.size()
+
+    def protection(self) -> tuple[int, int]:
+        with self._disk.step("protection", self._path):
+            return self._file.protection()
 
     def read(self, offset: int, size: int) -> bytes:
         with self._disk.step("read", self._path, offset, size):

@@ -232,5 +232,6 @@ def test_every_golden_file_is_compared() -> None:
         "block_producers.hex",
         "batch_producer.hex",
         "group_entry_1.json",
+        "auth.json",  # by tests/repl/auth/test_signatures.py
     }
     assert {path.name for path in GOLDEN.iterdir() if path.suffix in {".hex", ".json"}} == compared | set(FIXED)

@@ -11,17 +11,21 @@ from typing import Any
 
 import msgspec
 
+from repl.auth import group_key
+from repl.auth.group_key import GroupKeys
 from repl.config import NodeConfig
 from repl.node.node import Node
 from tests.fakes.children import FakeChildren
 from tests.fakes.disk import StopHere
 from tests.fakes.machine import Machine
 from tests.fakes.net import FakeNet
+from tests.fakes.random import SeededRandom
 from vlsn.ids import NodeName
-from vlsn.levels import LEVEL_1, Levels
+from vlsn.levels import LEVEL_1, SIGNED, Levels
 from vlsn.limits import KIB
 
 PORT = 7701
+KEY = "/group.key"
 JSON = {"Content-Type": "application/json"}
 SEGMENT = 64 * KIB
 BIG = b"." * 4000
@@ -41,14 +45,21 @@ class Group:
 
     node_class = Node
 
-    def __init__(self, seed: int, size: int = 3, *, levels: Levels = LEVEL_1, **settings: Any) -> None:
+    def __init__(
+        self, seed: int, size: int = 3, *, levels: Levels = LEVEL_1, keyed: bool | None = None, **settings: Any
+    ) -> None:
         """``levels`` are the levels that the binaries support: the group is founded at the highest. Most tests count
-        VLSNs from a founding at level 1, whose block is one entry shorter."""
+        VLSNs from a founding at level 1, whose block is one entry shorter. ``keyed``: the members have a key; by
+        default they do if they support the level that needs one."""
         self.loop = asyncio.get_running_loop()
         self.rng = Random(seed)
         self.net = FakeNet(self.loop, Random(f"net/{seed}"))
         self.names = [f"n{number}" for number in range(1, size + 1)]
         self.levels = levels
+        self.keys: GroupKeys | None = None
+        """The key file of each node that starts; None: they have none."""
+        if levels.max >= SIGNED if keyed is None else keyed:
+            self.keys = GroupKeys((group_key.new_key(SeededRandom(f"key/{seed}"), "one"),))
         self.machines = {name: Machine(name, self.loop, self.net, Random(f"{name}/{seed}")) for name in self.names}
         for machine in self.machines.values():
             machine.levels = levels
@@ -80,12 +91,19 @@ class Group:
             listen=f"{name}:{PORT}",
             members={NodeName(each): self.url(each) for each in dict.fromkeys([*self.names, name])},
             group="sim",
+            group_key=Path(KEY) if self.keys is not None else None,
             **self.settings,
         )
+
+    def write_key(self, name: str, keys: GroupKeys) -> None:
+        """Writes that node's key file."""
+        self.machines[name].disk.write_content(KEY, group_key.encode(keys), mode=0o600)
 
     async def start(self, *names: str) -> None:
         for name in names or self.names:
             process = self.machines[name].boot()
+            if self.keys is not None:
+                self.write_key(name, self.keys)
             node = self.node_class(
                 self.config(name),
                 process.seams,

@@ -171,6 +171,30 @@ def test_rename_replaces_and_an_open_file_goes_on(disk: Disk, at: At) -> None:
         disk.rename(at("old"), at("new"))
 
 
+def test_a_link_is_a_second_name_and_replaces_nothing(disk: Disk, at: At) -> None:
+    one, other = (disk.open(at(name), create=True) for name in ("one", "other"))
+    one.write(0, [b"from one"])
+    disk.link(at("one"), at("name"))
+    with pytest.raises(FileExistsError):
+        disk.link(at("other"), at("name"))
+    with pytest.raises(FileNotFoundError):
+        disk.link(at("nothing"), at("third"))
+    disk.remove(at("one"))
+    again = disk.open(at("name"))
+    assert again.read(0, 100) == b"from one"
+    for file in (one, other, again):
+        file.close()
+
+
+def test_a_private_file_is_its_owners_alone(disk: Disk, at: At) -> None:
+    private, plain = disk.open(at("private"), create=True, private=True), disk.open(at("plain"), create=True)
+    assert private.protection()[0] == 0o600
+    assert plain.protection()[0] & 0o600 == 0o600 and plain.protection()[0] & 0o044
+    assert private.protection()[1] == plain.protection()[1] > -1
+    private.close()
+    plain.close()
+
+
 def test_a_removed_file_is_gone_but_for_who_has_it_open(disk: Disk, at: At) -> None:
     file = disk.open(at("a"), create=True)
     file.write(0, [b"still here"])

@@ -271,7 +271,7 @@ async def asked_admin(group: Group, to: str, path: str) -> tuple[int, dict[str, 
 
 @virtual
 async def test_a_vote_as_of_a_hand_over_that_was_not_announced_is_an_ordinary_one() -> None:
-    group = await started(409, levels=LEVELS)
+    group = await started(409, levels=LEVELS, keyed=False)
     before, master = terms(group), group.master
     one, other = [name for name in group.names if name != master]
     node = group.nodes[one]
@@ -288,7 +288,7 @@ async def test_a_vote_as_of_a_hand_over_that_was_not_announced_is_an_ordinary_on
 
 @virtual
 async def test_the_begin_of_a_consumer_is_taken_from_members_alone() -> None:
-    group = await started(409, levels=LEVELS)
+    group = await started(409, levels=LEVELS, keyed=False)
     master, other = group.master, next(name for name in group.names if name != group.master)
     begin = {"sender": other, "consumer": "orders", "file": "00000000000000aa"}
     for change, slug in (
@@ -309,7 +309,7 @@ async def test_the_begin_of_a_consumer_is_taken_from_members_alone() -> None:
 @virtual
 async def test_a_master_that_was_unseated_does_not_say_which_consumer_has_begun() -> None:
     """Its successor may have logged a later one."""
-    group = await started(410, levels=LEVELS)
+    group = await started(410, levels=LEVELS, keyed=False)
     old, other = group.master, next(name for name in group.names if name != group.master)
     begin = {"sender": other, "consumer": "orders", "file": "00000000000000aa"}
     status, answer = await asked(group, old, "/v1/peer/cdc", **begin)

@@ -114,6 +114,7 @@ class SimGroup(Group):
     """A group of watched nodes.  If a node ends itself, as after a second failure of its disk, its process is gone."""
 
     def __init__(self, seed: int, size: int, say: Callable[[str], None], **settings: Any) -> None:
+        settings.setdefault("keyed", seed % 2 == 0)  # sessions refuse what comes late to a process
         super().__init__(seed, size, **settings)
         self.told = Settings(self, seed)
         self.watch = Watch(self, say)

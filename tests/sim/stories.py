@@ -26,7 +26,7 @@ class Story:
 
     def __init__(self, seed: int, **settings: Any) -> None:
         self.said: list[str] = []
-        self.group = SimGroup(seed, 3, self.tell, **settings)
+        self.group = SimGroup(seed, 3, self.tell, keyed=False, **settings)
 
     def tell(self, text: str) -> None:
         self.said.append(f"{asyncio.get_running_loop().time() - 1000.0:8.3f}  {text}")

@@ -14,6 +14,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from struct import Struct
@@ -81,6 +82,10 @@ class PosixFile:
         if _fallocate(self._fd, PUNCH_HOLE | KEEP_SIZE, offset, size):
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
+
+    def protection(self) -> tuple[int, int]:
+        found = os.fstat(self._fd)
+        return stat.S_IMODE(found.st_mode), found.st_uid
 
     def drop_cache(self) -> None:
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -164,10 +169,10 @@ class PosixDisk:
     def __init__(self) -> None:
         self._held: dict[str, _Held] = {}
 
-    def open(self, path: str, *, write: bool = False, create: bool = False) -> PosixFile:
+    def open(self, path: str, *, write: bool = False, create: bool = False, private: bool = False) -> PosixFile:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL if create else os.O_RDWR if write else os.O_RDONLY
         held = self._of(path)
-        return PosixFile(open_regular(path, flags, dir_fd=_fd(held)))
+        return PosixFile(open_regular(path, flags, 0o600 if private else 0o644, dir_fd=_fd(held)))
 
     def list(self, directory: str) -> list[str]:
         held = self._held.get(directory)
@@ -192,6 +197,16 @@ class PosixDisk:
             new if target is None else _name(new),
             src_dir_fd=_fd(source),
             dst_dir_fd=_fd(target),
+        )
+
+    def link(self, old: str, new: str) -> None:
+        source, target = self._of(old), self._of(new)
+        os.link(
+            old if source is None else _name(old),
+            new if target is None else _name(new),
+            src_dir_fd=_fd(source),
+            dst_dir_fd=_fd(target),
+            follow_symlinks=False,
         )
 
     def remove(self, path: str) -> None:

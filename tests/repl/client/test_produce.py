@@ -319,7 +319,7 @@ async def test_a_silent_master_gets_no_more_than_was_sent_before(monkeypatch: py
 
 @virtual
 async def test_any_node_leads_to_the_master() -> None:
-    group = Group(1, 2, levels=LEVELS)
+    group = Group(1, 2, levels=LEVELS, keyed=False)
     await group.start()
     await group.serving("n1")
     async with connect(group.url("n2"), network=group.client) as log:

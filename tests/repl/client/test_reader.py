@@ -98,7 +98,7 @@ def failing(node: Node, fault: VlsnLogError) -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 @virtual
 async def test_a_node_that_fails_is_left_for_the_next(fault: VlsnLogError) -> None:
-    group = Group(1, 2, levels=LEVELS)
+    group = Group(1, 2, levels=LEVELS, keyed=False)
     await group.start()
     await group.serving("n1")
     await group.append(b"a")
@@ -207,7 +207,7 @@ async def test_a_tail_waits_once_for_a_node_that_is_stopped(monkeypatch: pytest.
     monkeypatch.setattr(tail, "FOLLOW_WAIT_S", 0.2)
     monkeypatch.setattr(tail, "ANSWER_TIMEOUT_S", 30.0)
 
-    group = Group(1, 2, levels=LEVELS)
+    group = Group(1, 2, levels=LEVELS, keyed=False)
     await group.start()
     await group.serving("n1")
     vlsns = [await group.appended(b"%d" % number) for number in range(3)]

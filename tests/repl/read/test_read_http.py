@@ -372,7 +372,7 @@ async def test_read_after_what_is_not_in_the_log_is_refused_with_both_terms(path
 @pytest.mark.parametrize("path", ["/v1/entries", "/v1/tail"])
 async def test_read_after_an_entry_of_an_earlier_term_than_the_log_has_there_is_refused(path: str) -> None:
     """Also past the log's end: terms never fall along a log, so no entry of the earlier term can follow."""
-    group = OneGroup(1, 1, levels=LEVELS)
+    group = OneGroup(1, 1, levels=LEVELS, keyed=False)
     await group.start()
     await group.serving()
     await group.appended(b"a")

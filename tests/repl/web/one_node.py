@@ -192,7 +192,7 @@ async def started(
 ) -> OneNode:
     """Returns the master of a group of one. Its segments are of 64 KiB unless ``settings`` say otherwise: a fake disk
     takes a second to make one of 64 MiB."""
-    group = OneGroup(1, 1, levels=LEVELS, **settings)
+    group = OneGroup(1, 1, levels=LEVELS, keyed=False, **settings)
     await group.start()
     await group.serving()
     node = group.nodes["n1"]
@@ -215,7 +215,7 @@ async def cleaned() -> OneNode:
 
 async def follower() -> OneNode:
     """Returns a node that follows ``http://n1:7701``."""
-    group = OneGroup(1, 2, levels=LEVELS)
+    group = OneGroup(1, 2, levels=LEVELS, keyed=False)
     await group.start()
     await group.serving("n1")
     node = group.nodes["n2"]
@@ -226,7 +226,7 @@ async def follower() -> OneNode:
 
 async def master_of_two() -> OneNode:
     """Returns the master of a group whose other node has no socket."""
-    group = OneGroup(1, 2, levels=LEVELS)
+    group = OneGroup(1, 2, levels=LEVELS, keyed=False)
     await group.start()
     await group.serving("n1")
     node = group.nodes["n1"]
@@ -236,7 +236,7 @@ async def master_of_two() -> OneNode:
 
 async def masterless() -> Node:
     """Returns a node that knows no master: the other one of its group is down."""
-    group = Group(1, 2, levels=LEVELS)
+    group = Group(1, 2, levels=LEVELS, keyed=False)
     await group.start("n2")
     await group.until(lambda: group.nodes["n2"].open is not None, "n2 has a log")
     return group.nodes["n2"]
