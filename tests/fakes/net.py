@@ -81,6 +81,8 @@ class FakeNet:
         """Messages that arrived after the end of their sender's process, or of the process that listened at first."""
         self.on_said: Callable[[str, str, str, bytes], None] = lambda source, target, path, body: None
         """The answer, of status 200, to a question of ``target`` is there."""
+        self.on_answered: Callable[[Request, bytes], None] = lambda request, body: None
+        """A request, with its body, was answered with status 200, and the answer is there."""
         self.on_taken: Callable[[str, str, bytes], None] = lambda source, target, message: None
         """``target`` has taken a message of a channel; its sender lives."""
         self.on_internal: Callable[[str, str, bytes], None] = lambda name, path, body: None
@@ -359,6 +361,7 @@ class FakeHost:
             raise
         if isinstance(answer, Response) and answer.status == 200:
             self._net.on_said(server, self.name, path, bytes(answer.body))
+            self._net.on_answered(request, body)
         return answer, connection
 
     async def _served(
