@@ -81,6 +81,8 @@ class FakeNet:
         """The number of messages that arrived after the end of their sender's process, or of their first receiver."""
         self.on_said: Callable[[str, str, str, bytes], None] = lambda source, target, path, body: None
         """Is called when an answer of status 200 to a request of ``target`` has arrived."""
+        self.on_answered: Callable[[Request, bytes], None] = lambda request, body: None
+        """Is called with a request and its body when an answer of status 200 to it has arrived."""
         self.on_taken: Callable[[str, str, bytes], None] = lambda source, target, message: None
         """Is called when ``target`` has read a message of a channel whose sender still runs."""
         self.on_internal: Callable[[str, str, bytes], None] = lambda name, path, body: None
@@ -359,6 +361,7 @@ class FakeHost:
             raise
         if isinstance(answer, Response) and answer.status == 200:
             self._net.on_said(server, self.name, path, bytes(answer.body))
+            self._net.on_answered(request, body)
         return answer, connection
 
     async def _served(

@@ -1,8 +1,9 @@
 """A stranger that sends hellos, votes, requests and feeds in any node's name.
 
-Its messages are made up, or recorded from nodes; it sends, and answers nothing.  A group accepts terms, leadership and
-names from members only (``repl.group.claims``): no stored term comes near a stranger's, no node becomes another
-incarnation because of it, and the group heals as in other seeds.
+Its messages are made up, or recorded from nodes; it sends, and answers nothing. It has no key: a group that signs
+answers none of them, and no repeated call of a member. A group accepts terms, leadership and names from members only
+(``repl.group.claims``): no stored term comes near a stranger's, no node becomes another incarnation because of it, and
+the group heals as in other seeds.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from repl.api import FeedHello
+from repl.auth.signatures import HEADER
 from repl.group.feed_hello import encode_hello
+from repl.web.types import Request
 from vlsn.errors import VlsnLogError
 from vlsn.format.feed_messages import STORED_TERM_MAX
 from vlsn.ids import Incarnation, NodeName, Term
+from vlsn.levels import SIGNED
 
 if TYPE_CHECKING:
+    from repl.node.node import Node
     from tests.sim.nemesis import Nemesis
 
 RATE = 0.3
@@ -40,6 +45,10 @@ class Strangers:
         self.is_there = self.rng.random() < RATE
         self._recorded: list[tuple[str, int, int]] = []
         """Names, incarnations and processes, as nodes reported them at some time."""
+        self._calls: list[tuple[Request, bytes]] = []
+        """Signed calls of members that were answered, with their bodies: sent again, they must do nothing."""
+        if self.is_there:
+            self.group.net.on_answered = self._overhears
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -48,6 +57,8 @@ class Strangers:
             return
         host = self.group.net.host("stranger")
         kinds = {"vote": self._vote, "stand": self._stand, "hello": self._hello, "feed": self._feed}
+        if self.group.keys is not None:
+            kinds["replay"] = self._replay
         while True:
             await asyncio.sleep(self.rng.uniform(*PAUSE_S))
             self._look()
@@ -65,6 +76,20 @@ class Strangers:
                 told = name, node.member.incarnation, node.member.process
                 if told not in self._recorded:
                     self._recorded = [*self._recorded, told][-RECORDED_MAX:]
+
+    def _overhears(self, request: Request, body: bytes) -> None:
+        if HEADER in request.headers:
+            self._calls = [*self._calls, (request, body)][-RECORDED_MAX:]
+
+    def _strict(self, to: str) -> Node | None:
+        """Returns the node, if it has promised the level at which it takes nothing unsigned."""
+        node = self.group.nodes.get(to)
+        record = node.member.record if node is not None and self.group.keys is not None else None
+        return node if record is not None and record.level >= SIGNED else None
+
+    def _hold_strict(self, to: str, strict: Node | None, what: str) -> None:
+        """Checks that what a stranger got done was not done by a node that takes nothing unsigned."""
+        self.group.watch.hold(strict is None or strict is not self.group.nodes.get(to), f"{to} has {what}")
 
     # Its messages.
 
@@ -123,6 +148,7 @@ class Strangers:
             term=Term(self._term(to)),
             process=process,
         )
+        strict = self._strict(to)
         try:
             channel = await host.connect(
                 f"{self.group.url(to)}/v1/feed",
@@ -130,13 +156,32 @@ class Strangers:
                 message_bytes_max=1 << 20,
                 timeout_s=TIMEOUT_S,
             )
+            self._hold_strict(to, strict, "begun a stranger's feed")
             await channel.close()
         except (VlsnLogError, OSError, TimeoutError):
             pass  # as it should be
 
-    async def _post(self, host: Any, to: str, what: str, body: dict[str, Any]) -> None:
+    async def _replay(self, host: Any, to: str) -> None:
+        """Sends a member's call again, to its receiver or to any node."""
+        if not self._calls:
+            return
+        request, body = self.rng.choice(self._calls)
         try:
-            await host.request(
+            answer = await host.request(
+                request.method,
+                f"{self.group.url(to)}{request.target}",
+                headers={name: value for name, value in request.headers.items() if name != "Host"},
+                body=body,
+                timeout_s=TIMEOUT_S,
+            )
+        except (VlsnLogError, OSError, TimeoutError):
+            return
+        self.group.watch.hold(answer.status != 200, f"{to} has answered a call to {request.target} again")
+
+    async def _post(self, host: Any, to: str, what: str, body: dict[str, Any]) -> None:
+        strict = self._strict(to)
+        try:
+            answer = await host.request(
                 "POST",
                 f"{self.group.url(to)}/v1/peer/{what}",
                 headers={"Content-Type": "application/json"},
@@ -144,4 +189,6 @@ class Strangers:
                 timeout_s=TIMEOUT_S,
             )
         except (VlsnLogError, OSError, TimeoutError):
-            pass
+            return
+        if answer.status == 200:
+            self._hold_strict(to, strict, f"answered a stranger's {what}")
