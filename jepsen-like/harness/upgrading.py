@@ -432,8 +432,8 @@ class Upgrade:
 
     async def _refused(self, name: str) -> None:
         await self.group.stop([name], REASON, signal.SIGTERM)
-        before, node = contents(self.group.directory(name)), self.group.node(name)
         self.previous.run_by(self.group, name)
+        before, node = contents(self.group.directory(name)), self.group.node(name)
         node.start()
         await self._until(_at_once(lambda: not node.running), f"{name} of P ends")
         after = contents(self.group.directory(name))
