@@ -28,10 +28,13 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from harness.captures.settings import ON_MASTER
 from harness.group.members import Listed, Step
@@ -56,6 +59,14 @@ REASON: Final = "upgrade"
 SETTINGS: Final = {"segment_bytes": 1 << 17, "retention_bytes": 1 << 19, "cleaning_period_s": 0.5}
 """Small, so that each mix cleans within seconds."""
 BLOCKS: Final = {"Accept": "application/x-vlsnlog-blocks"}
+LATER: Final = "# of a later version: "
+"""The prefix of a setting that the node's version does not know."""
+_ASKED: Final = """
+import json
+from repl.config import COMMAND_SETTINGS, NODE_SETTINGS
+from vlsn.levels import LEVELS
+print(json.dumps({"level": LEVELS.max, "settings": [*NODE_SETTINGS, *COMMAND_SETTINGS]}))
+"""
 CHANGING_FILES: Final = frozenset({"LOCK", "lock.mdb", "node.log", "node.pid"})
 """Files that any start of a process writes, a refused one too."""
 
@@ -69,18 +80,48 @@ class Code:
     python: str
 
     def run_by(self, group: Group, name: str) -> None:
-        """Lets the next start of that node run it."""
+        """Lets the next start of that node run it, with the settings that it knows."""
         node = group.node(name)
         node.python = self.python
         node.environment["PYTHONPATH"] = f"{self.path}:{ROOT / 'jepsen-like'}"
+        before = node.config_path.read_text()
+        text = with_settings(before, self.facts().settings)
+        if text != before:
+            node.config_path.write_text(text)
 
-    def level_max(self) -> int:
-        """Asks it for the highest level that it speaks. Raises ``BadArgument``."""
-        asked = [self.python, "-P", "-c", "from vlsn.levels import LEVELS; print(LEVELS.max)"]
-        ended = subprocess.run(asked, env={"PYTHONPATH": str(self.path)}, capture_output=True, text=True, check=False)
-        if ended.returncode != 0:
-            raise BadArgument(f"{self.path}: is no vlsnlog that {self.python} runs: {ended.stderr.strip()[-200:]}")
-        return int(ended.stdout)
+    def facts(self) -> Facts:
+        """Asks it about itself, once. Raises ``BadArgument``."""
+        return _facts(self.path, self.python)
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """A version's own words."""
+
+    level: int
+    """The highest one that it speaks."""
+    settings: frozenset[str]
+    """The keys of a config file that it knows."""
+
+
+@cache
+def _facts(path: Path, python: str) -> Facts:
+    asked = [python, "-P", "-c", _ASKED]
+    ended = subprocess.run(asked, env={"PYTHONPATH": str(path)}, capture_output=True, text=True, check=False)
+    if ended.returncode != 0:
+        raise BadArgument(f"{path}: is no vlsnlog that {python} runs: {ended.stderr.strip()[-200:]}")
+    return msgspec.json.decode(ended.stdout, type=Facts)
+
+
+def with_settings(text: str, known: Collection[str]) -> str:
+    """Returns a node's config file without the top-level settings that are not ``known``. They stay in it as comments,
+    and are settings again for a version that knows them."""
+    head, table, rest = text.partition("\n[")
+    lines = []
+    for line in head.split("\n"):
+        setting = line.removeprefix(LATER)
+        name = setting.partition("=")[0].strip()
+        lines.append(setting if not name or name.startswith("#") or name in known else LATER + setting)
+    return "\n".join(lines) + table + rest
 
 
 def this_version() -> Code:
@@ -131,7 +172,7 @@ class Upgrade:
         self._served = b"", b""
         self._served_to = 0
         self._numbers = 1000
-        self._top = {code.letter: code.level_max() for code in (self.previous, self.current)}
+        self._top = {code.letter: code.facts().level for code in (self.previous, self.current)}
         for name in self.group.names:
             self._gives(name, self.previous)
 
@@ -313,11 +354,19 @@ class Upgrade:
         behind = [name for name in self.group.listed if self._top[self._codes[name].letter] < found["next"]]
         if behind and status == 0:
             self._finds(f"the dry run promises level {found['next']}, which {', '.join(behind)} does not speak")
-        if not behind and status == 1 and set(self.mix) == {"C"}:
-            self._finds(f"the dry run refuses level {found['next']}: {found['why_not']}")
+        if not behind and status == 1:
+            await self._may_be_raised()
         if self._codes[found["master"]] is self.current and not all(name in found["why_not"] for name in behind):
             self._finds(f"the dry run names not all of {', '.join(behind)}: {found['why_not']}")
         self.counts["dry runs"] += 1
+
+    async def _may_be_raised(self) -> None:
+        """Waits until the dry run says yes. A master hears the levels of a restarted member within seconds."""
+
+        async def possible() -> bool:
+            return (await self._vlsnlog("group", "upgrade", "--dry-run", "--json"))[0] == 0
+
+        await self._until(possible, "the dry run says that the level can be raised")
 
     # A change of a node's version.
 
@@ -367,6 +416,7 @@ class Upgrade:
             return
         while self._level() < top:
             level = self._level() + 1
+            await self._may_be_raised()
             status, found = await self._vlsnlog("group", "upgrade", "--json")
             if status != 0 or found.get("level") != level:
                 raise Stuck(f"group upgrade ends with {status}: {found}")
@@ -382,8 +432,8 @@ class Upgrade:
 
     async def _refused(self, name: str) -> None:
         await self.group.stop([name], REASON, signal.SIGTERM)
-        before, node = contents(self.group.directory(name)), self.group.node(name)
         self.previous.run_by(self.group, name)
+        before, node = contents(self.group.directory(name)), self.group.node(name)
         node.start()
         await self._until(_at_once(lambda: not node.running), f"{name} of P ends")
         after = contents(self.group.directory(name))

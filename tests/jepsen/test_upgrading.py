@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from harness.report.progress import Progress
 from harness.report.results import command, table
 from harness.run import Options, check_options, run
-from harness.upgrading import ROOT, Code, contents, this_version, unpack
+from harness.upgrading import ROOT, Code, contents, this_version, unpack, with_settings
 
 from vlsn.errors import BadArgument
 from vlsn.levels import LEVELS
@@ -49,7 +50,7 @@ def test_the_previous_version_is_upgraded_node_by_node_under_load(tmp_path: Path
     done = outcome.upgraded
     assert (done["mixes"], done["changes to C"], done["changes to P"], done["dry runs"]) == (5, 4, 1, 5), lines
     assert done["leads: C"] >= 4 and done["leads: P"] >= 4, lines
-    raises = LEVELS.max - previous.level_max()
+    raises = LEVELS.max - previous.facts().level
     assert (done.get("raises", 0), done.get("refusals", 0)) == (raises, min(raises, 1)), lines
     assert outcome.entries >= 3 * outcome.ops["ok"] > 60, lines
 
@@ -67,10 +68,19 @@ def test_faults_that_the_upgrade_has_itself_are_refused_beside_it(kind: str) -> 
     check_options(replace(asked, kinds=("kill",)))
 
 
-def test_a_version_says_its_highest_level_and_no_other_directory_does(tmp_path: Path) -> None:
-    assert this_version().level_max() == LEVELS.max
+def test_a_version_says_its_highest_level_and_its_settings_and_no_other_directory_does(tmp_path: Path) -> None:
+    facts = this_version().facts()
+    assert facts.level == LEVELS.max and {"name", "retention_bytes", "cdc"} <= facts.settings
     with pytest.raises(BadArgument, match="is no vlsnlog"):
-        Code("P", tmp_path, "/bin/false").level_max()
+        Code("P", tmp_path, "/bin/false").facts()
+
+
+def test_a_setting_that_a_version_does_not_know_waits_for_one_that_does() -> None:
+    text = 'name = "n1"\n# words\nlater = 7\n\n[[cdc]]\nlater = 8\n\n[members]\nn1 = "http://h"\n'
+    without = with_settings(text, {"name"})
+    assert "later" not in tomllib.loads(without)
+    assert tomllib.loads(without) == {each: value for each, value in tomllib.loads(text).items() if each != "later"}
+    assert with_settings(without, {"name"}) == without and with_settings(without, {"name", "later"}) == text
 
 
 def test_a_revision_that_there_is_not_is_refused(tmp_path: Path) -> None:
