@@ -184,7 +184,7 @@ class Delivery:
                 if await room.wait(max(deadline, loop.time() + LOOK_S)):
                     delivered, answer = await self._take(most, deadline, owner)
                 else:
-                    self.blocked_by = "workers that do not take what they are sent"
+                    self.blocked_by = "workers that do not read their messages"
                     delivered, answer = self._nothing()
                 if answer:
                     room.take(answer, delivered.columns.bytes + MESSAGE_BYTES * len(delivered.columns))
@@ -224,7 +224,7 @@ class Delivery:
             self.blocked_by = f"max_out: {self.out} messages are out"
             return self._nothing()
         room = self.acks.intervals_left
-        self.blocked_by = "" if room > 0 else "a gap in what is acknowledged"
+        self.blocked_by = "" if room > 0 else "a gap in the acknowledged VLSNs"
         if room <= 0:
             # Only the first message can be delivered: however its delivery ends, it adds no interval.
             self._rewind(self.acks.floor + 1)

@@ -409,7 +409,7 @@ class Peer:
         Raises as ``ask``."""
         offer = await self.ask(RECORD, from_vlsn=from_vlsn, upto=upto)
         if offer.record is None or not from_vlsn <= offer.record.vlsn <= upto:
-            raise BadBody(f"{self.name} was asked for its state record of VLSN {from_vlsn} to {upto}, and sent another")
+            raise BadBody(f"{self.name} was asked for a state record of VLSN {from_vlsn} to {upto}, and sent another")
         return offer, offer.record
 
     async def ask(self, purpose: Purpose, *, from_vlsn: int = 0, upto: int = 0, session: str = "") -> Offer:
