@@ -273,8 +273,8 @@ class Restoration:
             return 0
 
     async def _look(self, have: Vlsn, durable: End) -> list[Offer]:
-        """Returns the possible providers, best first. After the first one has answered, the others have little time:
-        while this node waits for a silent member, other members may clean the next entries away."""
+        """Returns the possible providers, best first. After the first provider has answered, the other members have
+        little time: while this node waits for a silent member, other members may clean the next entries away."""
         others = [name for name in self.members if name != self._member.name and name not in self._avoid | self._silent]
         asked = [asyncio.create_task(self._ask(name), name=f"look at {name}") for name in others]
 
