@@ -267,7 +267,7 @@ class Feeder:
         header = decode_header(block)
         if header.last_vlsn != at:
             raise IntegrityFault(
-                f"VLSN {at} ends a block at replica {self.replica}, but lies in {header.name} here", vlsn=at
+                f"VLSN {at} ends a block at replica {self.replica}, but is inside {header.name} here", vlsn=at
             )
         return Matchpoint(
             vlsn=at,

@@ -43,7 +43,7 @@ def compare(theirs: Matchpoint, block: Buffer) -> None:
     mine = matchpoint_of(block, feed_term=theirs.feed_term)
     if mine.vlsn != theirs.vlsn:
         raise IntegrityFault(
-            f"VLSN {theirs.vlsn} ends a block at the master, but lies in block {mine.block_first}–{mine.vlsn} here",
+            f"VLSN {theirs.vlsn} ends a block at the master, but is inside block {mine.block_first}–{mine.vlsn} here",
             vlsn=theirs.vlsn,
         )
     if mine != theirs:

@@ -171,7 +171,7 @@ class Transfer:
             assert offer.record is not None
             self._begin(offer)
             if not agree(log.view.history.term_runs, offer.record.term_runs):
-                raise Disagrees(f"{self.provider.name} has other terms than what was restored so far")
+                raise Disagrees(f"{self.provider.name} has other terms than the part restored so far")
             log.view.raise_dtvlsn(self._have)  # only durable blocks were restored
             await self._fetch(offer)
             await self._synced()
@@ -243,7 +243,7 @@ class Transfer:
     async def _read(self, offer: Offer, place: _Place, start: int, end: int) -> bytes:
         data = await self.provider.read(offer.session, place.number, start, end, have=self.log.view.range.last_sync)
         if len(data) != end - start:
-            raise BadBody(f"{len(data)} bytes of segment {place.number} where {end - start} were asked for")
+            raise BadBody(f"{len(data)} bytes of segment {place.number} where {end - start} were requested")
         return data
 
     async def _keep(self, run: BlockRun) -> None:

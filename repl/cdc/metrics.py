@@ -18,8 +18,8 @@ def cdc_metrics(consumers: CdcConsumers) -> Iterator[Metric]:
     if not everything:
         return
     told = [one for one in everything if one["state"] != CdcState.NOT_CONFIGURED]
-    modes = GaugeMetricFamily("vlsnlog_cdc_mode", "1 for what a CDC consumer reads from", labels=["consumer", "mode"])
-    states = GaugeMetricFamily("vlsnlog_cdc_state", "1 for what a CDC consumer does", labels=["consumer", "state"])
+    modes = GaugeMetricFamily("vlsnlog_cdc_mode", "1 for the mode of a CDC consumer", labels=["consumer", "mode"])
+    states = GaugeMetricFamily("vlsnlog_cdc_state", "1 for the state of a CDC consumer", labels=["consumer", "state"])
     switches = CounterMetricFamily("vlsnlog_cdc_switches", "Changes of mode", labels=["consumer", "to"])
     for one in told:
         for mode in Mode:
@@ -36,7 +36,7 @@ def cdc_metrics(consumers: CdcConsumers) -> Iterator[Metric]:
         ("next_vlsn", "next", "VLSN of the event that its stored position is at"),
         ("last_captured_vlsn", "last_captured", "VLSN of the event that it has taken last"),
         ("lag_vlsns", "lag_vlsns", "Durable VLSNs that it has not taken"),
-        ("lag_seconds", "lag_s", "Since when what it took last lies in the log, while it is behind"),
+        ("lag_seconds", "lag_s", "Age of the last block that it has taken, while it is behind"),
         ("lag_segments", "lag_segments", "Segments from the event that it takes next to the durable end"),
         ("in_flight_bytes", "in_flight_bytes", "Bytes sent to its process and not taken"),
         ("buffer_bytes", "buffer_bytes", "Bytes of recent blocks in memory, which all consumers and feeds share"),
@@ -49,7 +49,7 @@ def cdc_metrics(consumers: CdcConsumers) -> Iterator[Metric]:
         yield family
     for name, key, text in (
         ("entries", "entries", "Events that it has taken, without the log's own entries"),
-        ("segments", "segments", "Segments that it has taken entries of"),
+        ("segments", "segments", "Segments from which it has taken entries"),
         ("commits", "commits", "Positions stored"),
         ("starts", "starts", "Starts of its process"),
     ):
@@ -58,9 +58,9 @@ def cdc_metrics(consumers: CdcConsumers) -> Iterator[Metric]:
             counter.add_metric([one["name"]], one[key])
         yield counter
     for name, text in (
-        ("events_seconds", "What its calls took, of one message each"),
-        ("commit_seconds", "From a commit to its stored position"),
-        ("capture_seconds", "From an entry's sealing until it was taken"),
+        ("events_seconds", "Seconds that its calls for one message took"),
+        ("commit_seconds", "Seconds from a commit to its stored position"),
+        ("capture_seconds", "Seconds from an entry's sealing until it was taken"),
     ):
         histogram = HistogramMetricFamily(f"vlsnlog_cdc_{name}", text, labels=["consumer"])
         for record in consumers.records.values():

@@ -359,7 +359,7 @@ class CdcWorker:
         counts = self.record.counts
         counts.to_buffer += mode is Mode.BUFFER
         counts.to_archive += mode is Mode.ARCHIVE
-        why = "its position is in the ring" if mode is Mode.BUFFER else "the ring had to drop what it needs"
+        why = "its position is in the ring" if mode is Mode.BUFFER else "the ring had to drop blocks that it needs"
         self.event("cdc.mode", consumer=self.settings.name, mode=mode.value, why=why)
 
     # Its position.

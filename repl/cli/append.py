@@ -85,7 +85,7 @@ def append(
     each body was, and the smallest number of nodes that synced a body.
     """
     if (value is None) == (path is None):
-        raise click.UsageError("give one of VALUE, --file FILE, or - for stdin")
+        raise click.UsageError("pass one of VALUE, --file FILE, or - for stdin")
     if producer is not None and (path in (None, STDIN) or skip_lines):
         raise click.UsageError("--producer needs --file FILE, and skips the lines in the log by itself")
     json = format == "json"

@@ -69,7 +69,9 @@ async def _keep(made: Cluster) -> int:
         node.start()
     lost = [node for node in made.nodes if not await _say_ready(made, node)]  # in the order of names, not of readiness
     if len(lost) * 2 >= len(made.nodes):
-        click.echo("vlsnlog cluster: no majority of the nodes is left; mend what they say and start again", err=True)
+        click.echo(
+            "vlsnlog cluster: no majority of the nodes is left; correct the errors above and start again", err=True
+        )
         await made.stop()
         return 2
     serving = asyncio.create_task(_say_serving(made))

@@ -160,7 +160,9 @@ def _change(
     document = run(_carried_out(urls, change, wait, timeout_s))
     print_found(document, as_json, _print)
     if wait and not _electable(document, name := change["name"]):
-        raise OutcomeUnknown(f"{name} is a member, but has not caught up within {timeout_s:.0f} s; the master goes on")
+        raise OutcomeUnknown(
+            f"{name} is a member, but has not caught up within {timeout_s:.0f} s; the master continues"
+        )
     return 0
 
 

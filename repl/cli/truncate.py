@@ -32,7 +32,7 @@ def truncate(directory: Path, after: int | None, accept_floor: bool, yes: bool, 
     is as long as it was, or --accept-floor lifts that.
     """
     if (after is None) == (not accept_floor):
-        raise click.UsageError("give either --after or --accept-floor")
+        raise click.UsageError("pass either --after or --accept-floor")
     disk, stores = require_log(directory)
     if after is not None:
         return _cut(disk, stores, directory, after, yes=yes, as_json=as_json)

@@ -101,8 +101,7 @@ class Delivery:
         self._use(settings)
         self._at = self.acks.floor + 1
         self._barren_until = 0.0
-        """The loop's time until which only workers with keys look for messages: the last look found only messages that
-        wait for their keys."""
+        """The loop's time until which only workers with keys search: the last search found waiting messages only."""
         self._waiting_keys = WaitingKeys()
         self.oldest = Oldest()
 
@@ -184,7 +183,7 @@ class Delivery:
                 if await room.wait(max(deadline, loop.time() + LOOK_S)):
                     delivered, answer = await self._take(most, deadline, owner)
                 else:
-                    self.blocked_by = "workers that do not take what they are sent"
+                    self.blocked_by = "workers that do not read their messages"
                     delivered, answer = self._nothing()
                 if answer:
                     room.take(answer, delivered.columns.bytes + MESSAGE_BYTES * len(delivered.columns))
@@ -195,8 +194,7 @@ class Delivery:
             await self._waiters.wait(min(deadline, now + BLOCKED_S) if more else deadline)
 
     async def confirm(self) -> None:
-        """Returns once a majority has confirmed that this node is the master. Other calls may take later messages
-        meanwhile. Raises ``NotMaster``, ``NotFound``."""
+        """Returns once a majority has confirmed that this node is the master. Raises ``NotMaster``, ``NotFound``."""
         await self._parts.confirm()
         self._check()
 
@@ -224,7 +222,7 @@ class Delivery:
             self.blocked_by = f"max_out: {self.out} messages are out"
             return self._nothing()
         room = self.acks.intervals_left
-        self.blocked_by = "" if room > 0 else "a gap in what is acknowledged"
+        self.blocked_by = "" if room > 0 else "a gap in the acknowledged VLSNs"
         if room <= 0:
             # Only the first message can be delivered: however its delivery ends, it adds no interval.
             self._rewind(self.acks.floor + 1)
@@ -324,8 +322,7 @@ class Delivery:
         return done | self._out.table.has(vlsns)
 
     def _waits(self, vlsns: Vlsns, before: Vlsns, keys: Hashes, free: Mask, owner: int) -> Mask:
-        """Marks messages of whose keys earlier messages are out. Notes from which VLSN on these keys are to be looked
-        at again."""
+        """Marks messages of keys with earlier messages out, and notes from where to search these keys again."""
         others, behind = self._out.table.keys_of_others(owner)
         waits: Mask = np.isin(keys, others) & free
         if waits.any():
@@ -384,8 +381,7 @@ class Delivery:
         return Delivered(columns, attempts, self.uuid), number
 
     async def peek(self, most: int) -> Delivered:
-        """Shows messages from the first one on that is not acknowledged, whether it is out or not, and takes none. The
-        messages fit one answer. Raises as ``messages``."""
+        """Shows the first unacknowledged messages, out or not, as many as one answer has. Raises as ``messages``."""
         acked, loop = self.acks.table(), asyncio.get_running_loop()
         at, found = int(acked.floor) + 1, list[MessageColumns]()
         until, left, room = loop.time() + LOOK_S, most, READ_BYTES_MAX
@@ -454,8 +450,7 @@ class Delivery:
         self._waiters.wake()
 
     def tick(self, now: float) -> None:
-        """Takes back messages that were out for too long or whose delay is over. Notes skipped VLSNs, if there are
-        many."""
+        """Takes back messages that were out too long or whose delay is over. Notes skipped VLSNs if there are many."""
         self.pace.tick(now, self.counts)
         came_back = False
         while len(late := self._out.late(now)):

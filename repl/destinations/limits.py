@@ -7,7 +7,7 @@ from typing import Final
 MESSAGES_MAX: Final = 10_000
 """The most messages of one answer, and the most VLSNs of one call that acknowledges."""
 MESSAGES: Final = 100
-"""The messages of an answer if the call names no number."""
+"""The number of messages in an answer if the call names no number."""
 WAITERS_MAX: Final = 1_024
 """The most calls that may wait for messages of one destination."""
 GATHER_S: Final = 0.001

@@ -8,38 +8,38 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 _GAUGES = (
-    ("floor_vlsn", "floor", "VLSN up to which all is acknowledged"),
-    ("lag_vlsns", "lag_vlsns", "VLSNs from there to the durable end, of other messages too"),
+    ("floor_vlsn", "floor", "VLSN up to which everything is acknowledged"),
+    ("lag_vlsns", "lag_vlsns", "VLSNs from the floor to the durable end, including other entries"),
     ("intervals", "intervals", "Intervals of acknowledged VLSNs"),
     ("dead", "dead", "Dead messages that can be tried again"),
     ("out", "out", "Messages that are delivered, and not acknowledged yet"),
     ("delayed", "delayed", "Messages that came back, and wait for their delay"),
-    ("waiting", "waiting", "Askers that wait for messages"),
+    ("waiting", "waiting", "Calls that wait for messages"),
     ("in_per_second", "in_per_s", "Messages appended a second, of late; by a sample where they are many"),
     ("oldest_age_seconds", "oldest_age_s", "Age of the first message that is not acknowledged"),
 )
 _COUNTERS = (
     ("delivered", "Messages delivered by this master"),
-    ("delivered_again", "Of these, not for the first time"),
+    ("delivered_again", "Messages delivered again by this master"),
     ("acked", "Messages acknowledged at this master"),
-    ("nacked", "Messages given back"),
-    ("expired", "Messages that came back because nobody acknowledged them in time"),
+    ("nacked", "Messages returned with nack"),
+    ("expired", "Messages that came back because no worker acknowledged them in time"),
     ("buried", "Messages that were moved to the dead letters"),
     ("dropped", "Messages that the master acknowledged because the destination was full"),
 )
 _DEPTHS = (
     ("depth_messages", "messages", "Messages not acknowledged, of one that can be full"),
-    ("depth_bytes", "bytes", "Their bytes"),
+    ("depth_bytes", "bytes", "Bytes of messages not acknowledged, of one that can be full"),
 )
 _PAGES = (
     ("pages", "pages", "Pages on this node"),
-    ("page_bytes", "bytes", "Bytes of these"),
-    ("page_messages", "messages", "Messages in these, acknowledged since or not"),
+    ("page_bytes", "bytes", "Bytes of pages on this node"),
+    ("page_messages", "messages", "Messages in pages on this node, acknowledged since or not"),
 )
 _PAGED = (
     ("paged_messages", "paged_messages", "Messages written to pages of this node"),
-    ("paged_bytes", "paged_bytes", "Bytes of their keys and values"),
-    ("pages_done", "pages_done", "Pages that went because their messages were acknowledged"),
+    ("paged_bytes", "paged_bytes", "Bytes of keys and values written to pages of this node"),
+    ("pages_done", "pages_done", "Pages removed because their messages were acknowledged"),
 )
 
 
@@ -57,7 +57,7 @@ def destination_metrics(told: Sequence[dict[str, Any]]) -> Iterator[Metric]:
     for name, key, text in _DEPTHS:
         yield _family(GaugeMetricFamily, name, text, told, "depth", key)
     paging = [{**one, "mode": one["mode"] == "paged"} for one in told if "mode" in one]
-    yield _family(GaugeMetricFamily, "paging", "1 while some of its messages lie in pages of this node", paging, "mode")
+    yield _family(GaugeMetricFamily, "paging", "1 while some of its messages are in pages of this node", paging, "mode")
     for name, key, text in _PAGES:
         yield _family(GaugeMetricFamily, name, text, told, "pages", key)
     for name, key, text in _PAGED:

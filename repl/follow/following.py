@@ -217,7 +217,7 @@ class Following(Role):
         process = founding.parse_hex(master.process)
         if not self.log.view.allocated and member.founder is not None and member.founder != (incarnation, process):
             raise Unreachable(
-                f"{master.name} is not the process that this empty node has answered; waiting for that process"
+                f"{master.name} is not the process that this empty node answered; waiting for that process"
             )
         return await member.calls.connect(
             master.name,

@@ -81,5 +81,5 @@ class Confirming:
     async def _ask(self, name: NodeName) -> Answer:
         url = self._member.members.urls.get(name)
         if url is None:
-            raise NotMaster(f"{name} is no member any more")
+            raise NotMaster(f"{name} is no longer a member")
         return await ask(self._member, name, url, DISCOVERY)

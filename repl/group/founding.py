@@ -166,7 +166,7 @@ def read_answer(body: bytes) -> Answer:
     Raises ``BadBody``."""
     answer = read_json(body, Answer, "no answer to a hello")
     if answer.holds is not None and len(answer.holds) > MEMBERS_MAX:
-        raise BadBody(f"an answer that tells how far {len(answer.holds)} members are")
+        raise BadBody(f"an answer with the positions of {len(answer.holds)} members")
     if (answer.empty and answer.last) or answer.last_term > answer.term:
         raise BadBody(f"an answer of a log to {answer.last} of term {answer.last_term}, stored term {answer.term}")
     return answer

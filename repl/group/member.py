@@ -205,14 +205,14 @@ class Member:
             return ""
         at, group = log.view.history.group_vlsn, log.view.history.group
         if group is not None and log.view.dtvlsn >= at and not is_listed(group, self.name):
-            return f"the GROUP entry at VLSN {at} lists {self.name} no more"
+            return f"the GROUP entry at VLSN {at} no longer lists {self.name}"
         return "; ".join(f"{name}: {said}" for name, said in sorted(self.members.unlisted_by.items()))
 
     def check_listed(self) -> None:
         """Raises ``NotListed`` while this node knows that it was removed, because its reads would become older without
         limit."""
         if why := self.removed():
-            raise NotListed(f"{self.name} is no member of the group any more: {why}")
+            raise NotListed(f"{self.name} is no longer a member of the group: {why}")
 
     # Who leads.
 

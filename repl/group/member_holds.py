@@ -119,5 +119,6 @@ class MemberHolds:
 def overtaken(replica: str, first: Vlsn) -> Trimmed:
     """Makes the error for a feed whose hold was dropped."""
     return Trimmed(
-        f"the log was cleaned past what {replica} has; it begins at {first}, and needs a network restore", first=first
+        f"the log was cleaned past the end of {replica}, and begins at {first}: {replica} needs a network restore",
+        first=first,
     )

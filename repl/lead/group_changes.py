@@ -152,7 +152,9 @@ class Changes:
         try:
             return (await ask(self._member, name, url, founding.DISCOVERY)).incarnation
         except (VlsnLogError, OSError) as error:
-            raise BadArgument(f"{name} does not answer: {error}; start it first, told all members") from None
+            raise BadArgument(
+                f"{name} does not answer: {error}; start it first, with all members in its settings"
+            ) from None
 
     def _append(self, proposed: GroupEntry) -> asyncio.Future[Vlsn]:
         """Appends the GROUP entry. The future completes with the entry's VLSN when the entry is durable."""

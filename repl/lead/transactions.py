@@ -135,7 +135,7 @@ class Transactions:
         """
         self._admission.check_transactions()
         if self._lead.holds_back or self._lead.has_ended:
-            raise NotMaster("this node is handing over, or leads no more; try again")
+            raise NotMaster("this node is handing over, or is no longer the master; try again")
         if id is not None and (id in self._open or self._admission.has_commit(id)):
             stage = self._open.get(id)
             if stage is None or stage.entries or stage.closed:

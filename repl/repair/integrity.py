@@ -101,12 +101,12 @@ async def resolve(member: Member, restoration: Restoration, vlsn: int, said: str
     except (NotFound, Damaged, Trimmed, NotMaster) as error:
         return f"{said}; this node cannot read its own block: {error}"
     if weighed.verdict is Verdict.SPLIT:
-        raise Halted(f"{said}; no majority of the members holds one of them. {_advice(member)}")
+        raise Halted(f"{said}; no majority of the members has the same block. {_advice(member)}")
     if weighed.verdict is Verdict.OPEN:
         return f"{said}; waits for the copy of {', '.join(weighed.silent)}"
     if weighed.verdict is Verdict.SOUND:
-        return f"{said}; most members hold what this node holds"
-    said = f"{said}; most members hold another block"
+        return f"{said}; most members have the same block as this node"
+    said = f"{said}; most members have another block"
     if vlsn <= member.opened().log.view.dtvlsn:
         raise Halted(f"{said}, and this node knows its own to be durable. {_advice(member)}")
     silent = await agree_where_durable(member, said)

@@ -75,7 +75,7 @@ class Mending:
         durable = self._log.view.dtvlsn
         for damage in self.damages.values():
             if damage.why and damage.vlsn > durable:
-                return f"VLSN {damage.vlsn} is damaged, and is not durable: nobody else has it"
+                return f"VLSN {damage.vlsn} is damaged, and is not durable: no other member has it"
         return ""
 
     def status(self) -> list[dict[str, Any]]:

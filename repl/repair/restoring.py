@@ -274,8 +274,8 @@ class Restoration:
             return 0
 
     async def _look(self, have: Vlsn, durable: End) -> list[Offer]:
-        """Returns the possible providers, best first. After the first one has answered, the others have little time:
-        while this node waits for a silent member, other members may clean the next entries away."""
+        """Returns the possible providers, best first. After the first provider has answered, the other members have
+        little time: while this node waits for a silent member, other members may clean the next entries away."""
         others = [name for name in self.members if name != self._member.name and name not in self._avoid | self._silent]
         asked = [asyncio.create_task(self._ask(name), name=f"look at {name}") for name in others]
 
@@ -410,7 +410,7 @@ class Peer:
         Raises as ``ask``."""
         offer = await self.ask(RECORD, from_vlsn=from_vlsn, upto=upto)
         if offer.record is None or not from_vlsn <= offer.record.vlsn <= upto:
-            raise BadBody(f"{self.name} was asked for its state record of VLSN {from_vlsn} to {upto}, and sent another")
+            raise BadBody(f"{self.name} was asked for a state record of VLSN {from_vlsn} to {upto}, and sent another")
         return offer, offer.record
 
     async def ask(self, purpose: Purpose, *, from_vlsn: int = 0, upto: int = 0, session: str = "") -> Offer:

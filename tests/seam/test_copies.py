@@ -92,7 +92,7 @@ async def test_entries_known_durable_are_not_given_up_to_a_majority_that_has_for
     """Two nodes have sealed the same term again: one name has two contents, and the majority's is wrong."""
     group, precious = await parted(91)
     await group.start("n3")
-    await stays(group, "n3", precious, "most members hold another block")
+    await stays(group, "n3", precious, "most members have another block")
     await given_up(group, "n3")
     await group.stop()
     assert not group.fatal

@@ -337,7 +337,7 @@ def messages_of(buf: Buffer, at: int, head: RecordHead) -> Messages:
         raise BadBody(f"a record's columns: {error}") from None
     vlsns = found.vlsns
     if len(vlsns) != head.count or (vlsns[0], vlsns[-1]) != (head.first, head.last) or (np.diff(vlsns) <= 0).any():
-        raise BadBody("a record's VLSNs are not what its head says")
+        raise BadBody("a record's VLSNs do not match its head")
     return found
 
 
@@ -353,7 +353,7 @@ def _of_whole(buf: Buffer, at: int, head: RecordHead) -> Messages:
     headers = raw[starts[:, None] + np.arange(BLOCK_BYTES)].view(BLOCK_DTYPE).reshape(-1)
     rows = EntryRows(payload, starts, headers)
     if (rows.layouts.end != sizes).any() or rows.rows > head.blocks * BATCH_ENTRIES_MAX:
-        raise BadBody("a record's blocks are not what their heads say")
+        raise BadBody("a record's blocks do not match their heads")
     if not rows.rising().all():
         raise BadBody("offsets of a record's blocks")
     chosen = np.flatnonzero(rows.kinds() == _DATA)

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class PageTable:
-    """The page table. Read from any thread; ``write`` on the store's thread."""
+    """The page table. Any thread may read it; ``write`` on the store's thread."""
 
     def __init__(self, store: KeyValue) -> None:
         self._store = store

@@ -151,7 +151,7 @@ class LocalLog:
             self.life.check_open()
             if self.life.closing:
                 raise LogClosed("the log is closing")
-            raise NotMaster("this log takes no appends: it is not sealing")
+            raise NotMaster("this log accepts no appends: it is not sealing")
         placement = self.placement
         if self.care.space.low:
             raise NoSpace(f"{self.no_space}; free some and appends continue by themselves")

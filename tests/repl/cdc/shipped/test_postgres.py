@@ -209,7 +209,7 @@ def test_without_its_position_one_that_has_committed_does_not_begin(server: Serv
     with server.connect() as connection:
         connection.execute("DROP TABLE vlsnlog_positions")
     fed._context["begins"] = False
-    with pytest.raises(BadArgument, match="has no position of g/orders, and this consumer has come to"):
+    with pytest.raises(BadArgument, match="has no position of g/orders, but this consumer has come to"):
         fed.life(Worker)
 
 
