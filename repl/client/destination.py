@@ -21,7 +21,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
-from typing import Final, overload
+from typing import Final, cast, overload
 
 import msgspec
 import numpy as np
@@ -272,7 +272,8 @@ class Destination:
                 try:
                     vlsns = np.unique(np.concatenate(gathered.columns))
                     for at in range(0, len(vlsns), ACKS_MAX):
-                        await self._destinations.ack(self.name, vlsns[at : at + ACKS_MAX], uuid)
+                        some = cast(Sequence[int], vlsns[at : at + ACKS_MAX])  # an array serves as one
+                        await self._destinations.ack(self.name, some, uuid)
                 except Exception as error:
                     gathered.told.set_exception(error)
                     gathered.told.exception()  # marks the error as seen: a caller that does not wait never asks for it

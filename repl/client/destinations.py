@@ -23,7 +23,7 @@ from repl.destinations.destinations_http import UUID
 from repl.web import ndjson
 from repl.web.types import Network
 from vlsn.errors import BadArgument, ChannelClosed, NotMaster, Unreachable
-from vlsn.format.vlsn_set import Vlsns, VlsnSet
+from vlsn.format.vlsn_set import VlsnSet
 from vlsn.limits import MIB
 from vlsn.state.destinations import key_of
 
@@ -139,7 +139,7 @@ class Destinations:
         """Notes that another node may be the master by now."""
         self._calls.left()
 
-    async def ack(self, name: str, vlsns: VlsnSet | Vlsns | Sequence[int], uuid: str = "") -> None:
+    async def ack(self, name: str, vlsns: VlsnSet | Sequence[int], uuid: str = "") -> None:
         """Acknowledges messages, durable on return. Raises ``NotFound`` if the destination with that ``uuid`` was
         dropped."""
         packed = vlsns if isinstance(vlsns, VlsnSet) else VlsnSet.of(vlsns)
