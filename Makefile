@@ -29,12 +29,13 @@ CDC_SECONDS ?= 120
 EXPORT_KILLS ?= 30
 PEER_ROUNDS ?= 5
 SOAK_SECONDS ?= 1800
+PREVIOUS ?= $(shell cat .ci/previous)
 MEGABYTES ?= 100,1000,6000
 DAMAGE_MB ?= 300
 GROUPS ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long check format bench bench-audit bench-destinations bench-peers bench-producers bench-readers bench-turns mutants track-record sim trace freeze frozen jepsen hostile soak failover pipeline cdc-postgres spark-pipeline audit-damages audit-histories audit-live kill-all syscalls lock clean needs-python needs-java
+.PHONY: help demo test test-long check format bench bench-audit bench-destinations bench-peers bench-producers bench-readers bench-turns mutants track-record sim trace freeze frozen jepsen upgrade hostile soak failover pipeline cdc-postgres spark-pipeline audit-damages audit-histories audit-live kill-all syscalls lock clean needs-python needs-java
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -106,6 +107,9 @@ jepsen: $(STAMP) ## real nodes under faults, each workload: NEMESIS=kill,pause,p
 	@for workload in $(WORKLOADS); do \
 	  $(BIN)/python jepsen-like run --workload $$workload --nemesis $(NEMESIS) --nodes $(NODES) --time $(TIME) --seed $(SEED) || exit $$?; \
 	done
+
+upgrade: $(STAMP) ## a group of the previous version is upgraded under load, one node after the other: PREVIOUS=COMMIT
+	@$(BIN)/python jepsen-like upgrade --previous $(PREVIOUS) --seed $(SEED)
 
 hostile: $(STAMP) ## what a stranger can do to a group, and how long each node is silent: KINDS="idle pings"
 	@$(BIN)/python jepsen-like hostile $(KINDS:%=--kind %)

@@ -1,1 +1,1 @@
-"""The sending side: feeders, their source, and what acknowledgements add up to.  Imports vlsn only."""
+"""The sending side of replication: feeders, their source, and the arithmetic of acknowledgements. Imports vlsn only."""

@@ -1,14 +1,15 @@
-"""A feeder: one replica's stream, from its syncup to its end.
+"""A feeder: the stream of one replica, from its syncup to its end.
 
-    1  SYNCUP comes; the matchpoint is found by terms; MATCHPOINT goes out with that block's checksums
-    2  START comes: the replica found its own block equal, and has rolled back what it had past it
-    3  BLOCKS, at once when anything is sealed, synced here or not; HEARTBEAT every ``heartbeat_s``, or soon after the
-       DTVLSN moved
-    4  ACKs come back meanwhile and go to the master's count; a ROUND that the master begins goes out as soon as nothing
-       else is being sent, and its answer to the master
+    1  The replica sends SYNCUP. The feeder finds the matchpoint by terms, and sends MATCHPOINT with the checksums of
+       the block there.
+    2  The replica sends START: its own block is equal, and it has rolled back its blocks after the matchpoint.
+    3  The feeder sends BLOCKS as soon as a block is sealed, even before the master has synced it. It sends HEARTBEAT
+       every ``heartbeat_s``, or soon after the DTVLSN has risen.
+    4  The feeder passes the replica's ACKs to the master, which counts them. When the master begins a read round, the
+       feeder sends ROUND after the message that is being sent, and passes the replica's answer to the master.
 
-A feeder lives inside a master's term and ends with it.  Its own faults (a damaged segment, a replica that
-sends rubbish, a closed channel) end the feed and nothing else.
+A feeder exists within one term of a master and stops with that term. A fault of the feed (a damaged segment, a replica
+that sends rubbish, a closed channel) stops only this feed.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ SYNCUP_TIMEOUT_S = 30.0
 
 
 class Messages:
-    """The last BLOCKS message of a lead: feeders that stand side by side send the same bytes, joined once."""
+    """The last BLOCKS message of one master's term. Feeders at the same position send the same bytes, which are joined
+    once."""
 
     def __init__(self) -> None:
         self._span = (NULL_VLSN, NULL_VLSN)
@@ -63,13 +65,13 @@ class Messages:
         self.dtvlsn = NULL_VLSN
         """The DTVLSN in the last message."""
         self.unhurried = (NULL_VLSN, NULL_VLSN)
-        """VLSNs, both included, of appends of which none waits for a replica's sync; 0 for none."""
+        """The first and last VLSN (inclusive) of appends that need no sync on a replica; 0 for none."""
         self.receipt_to = NULL_VLSN
-        """The last append that waits for no more of a replica than its receipt."""
+        """The last append that needs only a replica's receipt; 0 for none."""
 
     def blocks(self, position: Position, blocks: Sequence[Buffer], first: Vlsn, last: Vlsn) -> bytes:
-        """Joins blocks ``first`` to ``last`` of one log in one term. A message made earlier has a DTVLSN older by a
-        moment; the next one has the newer."""
+        """Joins blocks ``first`` to ``last`` of one log in one term. A message that was made before is returned with
+        its older DTVLSN; the next message has the newer one."""
         if self._span != (first, last):
             if self.unhurried[1]:
                 position = replace(position, flags=self._flags(first, last))
@@ -79,13 +81,14 @@ class Messages:
         return self._message
 
     def _flags(self, first: Vlsn, last: Vlsn) -> int:
-        """Says what is asked of these blocks: that each of them is unhurried must be known, or they are synced."""
+        """Returns the flags of these blocks. ``UNHURRIED`` is set only if it holds for every block; otherwise the
+        replica syncs."""
         start, end = self.unhurried
         return (UNHURRIED if start <= first and last <= end else 0) | (RECEIPT if self.receipt_to >= first else 0)
 
 
 def overtaken(errors: BaseExceptionGroup[Trimmed]) -> Trimmed:
-    """Returns the cleaning that overtook a feed."""
+    """Returns the ``Trimmed`` that stopped a feed."""
     found: BaseException = errors
     while isinstance(found, BaseExceptionGroup):
         found = found.exceptions[0]
@@ -94,14 +97,14 @@ def overtaken(errors: BaseExceptionGroup[Trimmed]) -> Trimmed:
 
 
 class FeederOwner(Protocol):
-    """The master, as its feeders see it."""
+    """The master, as its feeders use it."""
 
     messages: Messages
 
     def acknowledged(self, feeder: Feeder, ack: Ack) -> None: ...
 
     def switched(self, feeder: Feeder, mode: Mode) -> None:
-        """Notes that ``feeder`` reads from the ring now, or from the segments."""
+        """Notes that ``feeder`` now reads from the ring, or from the segments."""
         ...
 
     def answered(self, feeder: Feeder, number: int) -> None:
@@ -109,15 +112,16 @@ class FeederOwner(Protocol):
         ...
 
     def matched(self, feeder: Feeder, at: Vlsn) -> None:
-        """Notes that the replica has everything up to ``at``. Raises ``Trimmed`` when the next entries are about to
-        go."""
+        """Notes that the replica has everything up to ``at``. Raises ``Trimmed`` if the entries after ``at`` are about
+        to be cleaned away."""
         ...
 
     def past_syncup(self, feeder: Feeder) -> None: ...
 
 
 class Feeder:
-    """One feed.  ``run`` is its whole life; its owner calls ``handed_over``, ``synced`` and ``tell_dtvlsn``."""
+    """One feed. ``run`` lasts as long as the feed. The owner calls ``handed_over``, ``synced`` and ``tell_dtvlsn``
+    meanwhile."""
 
     def __init__(
         self,
@@ -132,15 +136,15 @@ class Feeder:
         heartbeat_s: float,
         listed: bool = True,
     ) -> None:
-        """Takes also an incarnation that the group does not list yet: then it is not ``listed``."""
+        """``listed`` is false for an incarnation that the group does not list yet."""
         self.replica = replica
         self.incarnation = incarnation
         self.term = term
         self.sent = NULL_VLSN
         self.acked = NULL_VLSN
         self.silent_ticks = 0
-        """The owner's ticks since the last ACK.  Ticks, not seconds: after a stall of this whole process the
-        replicas' ACKs lie unread in its sockets, and nobody was silent."""
+        """The owner's ticks since the last ACK. Ticks are counted, because seconds would mislead: after a stall of this
+        process the replicas' ACKs are still unread in its sockets."""
         self.streaming = False
         self.source: Source | None = None
         self._log = log
@@ -152,17 +156,17 @@ class Feeder:
         self._waiter: asyncio.Future[None] | None = None
         self._told_dtvlsn = NULL_VLSN
         self._idle = False
-        """The sending task waits: ``handed_over`` may send in its place."""
+        """True while the sending task waits; then ``handed_over`` may send instead."""
         self._unsent = b""
         self._round = b""
-        """The message of a read round that has begun, not yet sent."""
+        """The message of a read round that has begun and was not sent; empty for none."""
 
     @property
     def mode(self) -> Mode:
         return self.source.mode if self.source is not None else Mode.ARCHIVE
 
     async def run(self) -> None:
-        """Returns or raises when the feed has ended; the caller closes the channel."""
+        """Returns or raises when the feed has stopped. The caller closes the channel."""
         try:
             async with asyncio.timeout(SYNCUP_TIMEOUT_S):
                 start = await self._syncup()
@@ -184,14 +188,14 @@ class Feeder:
             self.source.close()
 
     def end(self, error: VlsnLogError) -> None:
-        """Sends the replica the reason, if nothing is being sent to it just now; the owner then ends the task.
-        Otherwise its next syncup says so."""
+        """Sends ``error`` to the replica, unless a message is being sent at the moment. The owner then stops the task.
+        A replica that got no reason learns it at its next syncup."""
         if self._idle:
             self._channel.send_now(encode(refusal(error)))
 
     def handed_over(self) -> None:
-        """Sends another group right here when nothing is being sent, as it goes to this log's writer: a task between
-        the two would cost a turn of the loop."""
+        """Sends the next group at once, if nothing is being sent, while this log's writer receives the same group.
+        Sending in a task would cost a turn of the event loop."""
         source = self.source
         if source is None or not self._idle:
             return
@@ -206,17 +210,18 @@ class Feeder:
                 self._wake()
 
     def synced(self) -> None:
-        """Wakes a feed that reads the segments: the log has synced another group."""
+        """Wakes a feed that reads the segments, because the log has synced another group."""
         if self._idle and self.source is not None and self.source.mode is Mode.ARCHIVE:
             self._wake()
 
     def tell_dtvlsn(self) -> None:
-        """Sends a heartbeat, if the replica has not heard of the DTVLSN and nothing is being sent."""
+        """Sends a heartbeat, if the replica has not received the DTVLSN yet and nothing is being sent."""
         if self._idle and self._log.view.dtvlsn > self._told_dtvlsn:
             self._channel.send_now(heartbeat_message(self._position()))
 
     def begin_round(self, message: bytes) -> None:
-        """Asks the replica, once it streams, whether this feed's term is still the one that it has stored."""
+        """Sends a read round: the replica answers if it has stored no later term than this feed's. A feed that is not
+        streaming yet sends the round later."""
         if not self._idle or not self._channel.send_now(message):
             self._round = message
             self._wake()
@@ -277,7 +282,7 @@ class Feeder:
         try:
             await self._channel.send(encode(refusal(error)))
         except VlsnLogError:
-            pass  # it is gone: there is nobody to tell
+            pass  # the replica is gone
 
     # Streaming.
 
@@ -296,7 +301,7 @@ class Feeder:
             if blocks:
                 await channel.send(self._message(blocks, first))
             elif self._round:
-                pass  # it has begun meanwhile
+                pass  # a round has begun meanwhile
             elif await self._nothing_for(self._heartbeat_s):
                 await channel.send(heartbeat_message(self._position()))
             elif self._unsent:
@@ -304,7 +309,7 @@ class Feeder:
                 await channel.send(message)
 
     def _message(self, blocks: Sequence[Buffer], first: Vlsn) -> bytes:
-        """Makes the next message. ``sent`` is said before it goes: an ACK may come back before a send returns."""
+        """Makes the next message. Sets ``sent`` before the send, because an ACK may arrive before the send returns."""
         assert self.source is not None
         self.sent = Vlsn(self.source.next_vlsn - 1)
         messages = self._owner.messages
@@ -313,7 +318,8 @@ class Feeder:
         return message
 
     async def _nothing_for(self, seconds: float) -> bool:
-        """Waits until there is something that ``handed_over`` did not send; True when the time is over instead."""
+        """Waits until there is something to send that ``handed_over`` did not send. Returns True if ``seconds`` passed
+        first."""
         loop = asyncio.get_running_loop()
         self._waiter = loop.create_future()
         self._idle = True

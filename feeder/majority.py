@@ -1,6 +1,6 @@
-"""A majority of a group's members, as elections, read rounds and acknowledgements count it."""
+"""The size of a majority, for elections, read rounds and acknowledgements."""
 
 
 def majority(electable: int) -> int:
-    """Returns how many of ``electable`` nodes are more than half."""
+    """Returns the smallest number that is more than half of ``electable`` nodes."""
     return electable // 2 + 1

@@ -1,12 +1,12 @@
-"""Syncup, the master's side: where two logs part.
+"""Syncup on the master's side: finds the VLSN up to which two logs are equal.
 
-The matchpoint is the highest VLSN in both ranges at which both have the same term: within a term only one
-master seals, and no two blocks ever have one name, so equal terms there mean equal logs up to there.
+The matchpoint is the highest VLSN in both ranges at which both logs have the same term. Only one master seals blocks in
+a term, and no two blocks have the same name. So if the terms at a VLSN are equal, the logs are equal up to that VLSN.
 
     master   term 1: 1–40   term 3: 41–90
     replica  term 1: 1–40   term 2: 41–55          matchpoint 40; the replica's 41–55 were never durable
 
-Pure.  Source: Raft's log matching, JE's syncup; hazards KIP-101 and KIP-279 (terms, never offsets alone).
+Pure. Sources: Raft's log matching, JE's syncup, and the hazards of KIP-101 and KIP-279 (terms, never offsets alone).
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from vlsn.ids import NULL_VLSN, Vlsn
 
 
 def matchpoint(first: int, last: int, term_runs: Sequence[TermRun], replica: Syncup) -> Vlsn | None:
-    """Returns the matchpoint of this log (``first`` … ``last``) and the replica's; ``NULL_VLSN`` for an empty replica
-    of a log that begins at 1; None when there is none and the replica must be restored."""
+    """Returns the matchpoint of this log (``first`` … ``last``) and the replica's log. Returns ``NULL_VLSN`` for an
+    empty replica if this log begins at VLSN 1. Returns None if there is no matchpoint and the replica must be
+    restored."""
     if not replica.last:
         return NULL_VLSN if first <= 1 else None
     low, high = max(first, replica.first), min(last, replica.last)

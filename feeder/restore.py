@@ -1,14 +1,15 @@
 """The providing side of a network restore: sessions of peers that fetch this node's log.
 
-1. A session is one peer's: its next one replaces it.  At most ``RESTORES_MAX`` at once; a later peer is refused and
-   goes to another member.
-2. It holds the log from the VLSN that the peer wants next, so that cleaning leaves it there, up to the holds' cap.
-3. Its offer is fixed when it is opened: the durable end, and the state record as of it. The bytes of segments are sent
-   as they are, never past the synced end.
-4. A rollback ends it: flags change and places are written again.  So does a peer that asks for nothing for
-   ``RESTORE_IDLE_S``.
+1. A peer has at most one session: a new session replaces its earlier one. A node serves at most ``RESTORES_MAX``
+   sessions. It refuses a further peer, which then asks another member.
+2. A session holds the log from the VLSN that the peer needs next. Cleaning leaves the log from there on, up to the cap
+   of all holds.
+3. The offer is fixed when the session opens: the durable end, and the state record at that end. The segments' bytes are
+   sent as they are on the disk, never past the synced end.
+4. A rollback ends the session, because a rollback changes frames' flags and writes over earlier bytes. A session also
+   ends if its peer sends no request for ``RESTORE_IDLE_S``.
 
-Runs on the loop only.  Source: JE NetworkRestore, whose providers abort the same way.
+Runs on the event loop only. Source: JE NetworkRestore, whose providers abort in the same way.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from vlsn.state.holds import Hold, Owner
 from vlsn.write.local_log import LocalLog
 
 Read = Callable[[int, int, int], Awaitable[bytes]]
-"""Number, start and end (exclusive) of a range of one segment's bytes."""
+"""Reads a range of one segment: the segment's number, the start, and the end (exclusive) in bytes."""
 
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One peer's fetch."""
+    """One session of a peer that fetches the log."""
 
     id: str
     peer: str
@@ -43,7 +44,7 @@ class Session:
 
 
 class Restores:
-    """The sessions at one node; ``name``, ``incarnation`` and ``group`` are its own."""
+    """The restore sessions that this node serves. ``name``, ``incarnation`` and ``group`` are the node's own."""
 
     def __init__(self, log: LocalLog, read: Read, *, group: str, name: str, incarnation: int) -> None:
         self._log = log
@@ -51,7 +52,7 @@ class Restores:
         self._group, self._name, self._incarnation = group, name, incarnation
         self._sessions: dict[str, Session] = {}
         self._ended: dict[str, str] = {}
-        """The reasons why the last session of each peer ended, by its id."""
+        """Why sessions ended, by the session's id. The oldest ids are forgotten."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -61,7 +62,7 @@ class Restores:
         return list(self._sessions.values())
 
     def look(self, *, feeders: int) -> Offer:
-        """Offers a restore as this node would serve it."""
+        """Makes the offer of this node, without opening a session."""
         durable = self._durable
         return Offer(
             group=self._group,
@@ -80,9 +81,9 @@ class Restores:
         )
 
     def open(self, ask: RestoreAsk, *, feeders: int) -> Callable[[], Offer]:
-        """Opens a session for ``ask.sender``. The returned call makes the offer, on any thread, for the state record
-        may take long. Raises ``QueueFull`` when there are too many, or a rollback is under way; ``Trimmed`` when what
-        is wanted is gone; ``NotYet`` when this log is not that far."""
+        """Opens a session for ``ask.sender``. The returned function makes the offer on any thread, because making the
+        state record may take long. Raises ``QueueFull`` if there are too many sessions or a rollback is running,
+        ``Trimmed`` if the wanted VLSN was cleaned away, ``NotYet`` if this log is not durable up to that VLSN."""
         log, durable = self._log, self._durable
         for session in [each for each in self._sessions.values() if each.peer == ask.sender]:
             self._end(session, "its peer opened another one")
@@ -113,9 +114,9 @@ class Restores:
         return lambda: replace(offer, record=record())
 
     def record(self, ask: RestoreAsk, *, feeders: int) -> Callable[[], Offer]:
-        """Offers the state record as of a durable VLSN from ``ask.from_vlsn`` to ``ask.upto``, without a session. The
-        returned call makes it, as with ``open``. Raises ``QueueFull`` while a rollback is under way, ``NotYet`` where
-        it is exact as of no such VLSN: at a checkpoint what came before becomes less than that."""
+        """Offers the state record at a durable VLSN from ``ask.from_vlsn`` to ``ask.upto``, without a session. The
+        returned function makes the offer, as with ``open``. Raises ``QueueFull`` while a rollback is running. Raises
+        ``NotYet`` if this node has no exact record for any of these VLSNs: a checkpoint discards older detail."""
         log = self._log
         if log.view.rollbacks % 2:
             raise QueueFull(f"{self._name} is rolling back; ask again soon")
@@ -128,9 +129,9 @@ class Restores:
         return lambda: replace(offer, record=record())
 
     async def read(self, session_id: str, number: int, start: int, end: int, *, have: int) -> tuple[bytes, int]:
-        """Reads bytes ``start`` to ``end`` (exclusive) of a segment, and the generation. Everything up to VLSN ``have``
-        is synced at the peer. Raises ``NotFound`` when the session is over, ``Trimmed``, ``NotYet`` past what is synced
-        here."""
+        """Reads bytes ``start`` to ``end`` (exclusive) of a segment; returns the bytes and the log's generation. The
+        peer has synced everything up to VLSN ``have``. Raises ``NotFound`` if the session has ended, ``Trimmed``, or
+        ``NotYet`` for bytes that this node has not synced."""
         session = self._session(session_id)
         session.hold.advance(Vlsn(min(have + 1, self._log.view.range.last_sync)))
         if end > self._log.view.synced_end(number):
@@ -142,7 +143,7 @@ class Restores:
         return data, self._log.view.rollbacks
 
     def close(self, session_id: str) -> None:
-        """Harmless when it is over already."""
+        """Closes a session. Does nothing if the session has ended already."""
         session = self._sessions.get(session_id)
         if session is not None:
             self._end(session, "it was closed")
@@ -184,7 +185,7 @@ class Restores:
 
     def _timer(self, session_id: str) -> asyncio.TimerHandle:
         loop = asyncio.get_running_loop()
-        return loop.call_later(RESTORE_IDLE_S, self.close_for, session_id, f"nothing was asked for {RESTORE_IDLE_S} s")
+        return loop.call_later(RESTORE_IDLE_S, self.close_for, session_id, f"no request came for {RESTORE_IDLE_S} s")
 
     def _end(self, session: Session, why: str) -> None:
         session.idle.cancel()

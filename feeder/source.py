@@ -1,15 +1,17 @@
-"""The feeder's source: BUFFER from the ring, ARCHIVE from the segments, and the change between them.
+"""The feeder's source of blocks: the ring (BUFFER), the segments (ARCHIVE), and the change between them.
 
-1. It starts in ARCHIVE.  2. ARCHIVE → BUFFER when its next VLSN is in the ring; BUFFER → ARCHIVE when the ring has
-   dropped what it needs: by comparing positions, never by timing.  3. From the ring it reads all sealed blocks, synced
-   here or not (a replica may be faster than this node's disk); from the segments only synced ones.  4. Each change is
-   counted, and reported.
+1. A source starts in ARCHIVE.
+2. It changes to BUFFER when its next VLSN is in the ring, and back to ARCHIVE when the ring has dropped that VLSN. It
+   compares positions, never times.
+3. In BUFFER it reads all sealed blocks, even those that this node has not synced: a replica may be faster than this
+   node's disk. In ARCHIVE it reads synced blocks only.
+4. Each change is counted and reported.
 
-    next = 41, ring holds 60–90      ARCHIVE  reads 41–59 from segments, then changes
-    position 7, ring head 9          BUFFER   was overtaken: changes back
+    next = 41, ring holds 60–90      ARCHIVE  reads 41–59 from the segments, then changes to BUFFER
+    position 7, ring head 9          BUFFER   the ring dropped position 7: changes back to ARCHIVE
 
-A replica receives all sealed blocks. A reader that may see only durable entries passes their end (``upto``), and
-receives whole blocks up to there.
+A replica receives all sealed blocks. A reader that may see only durable entries passes ``upto``, the durable end, and
+receives whole blocks up to it.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class Mode(StrEnum):
 
 
 class Offload(Protocol):
-    """Runs a blocking read elsewhere; the future is done on the loop."""
+    """Runs a blocking read on another thread. The future is completed on the event loop."""
 
     def __call__(self, job: Callable[[], ReadRun]) -> asyncio.Future[ReadRun]: ...
 
@@ -43,7 +45,7 @@ def _unheard(_: Mode) -> None:
 
 
 class Source:
-    """Blocks of one log from a VLSN on, for one reader."""
+    """The blocks of one log from a VLSN on, for one reader."""
 
     def __init__(
         self,
@@ -53,8 +55,8 @@ class Source:
         on_switch: Callable[[Mode], None] = _unheard,
         upto: Callable[[], Vlsn] | None = None,
     ) -> None:
-        """Begins in ARCHIVE; ``on_switch`` is called with each change.  ``upto`` returns the last VLSN that may be read
-        by now, which never falls; None: all there is."""
+        """Begins in ARCHIVE. Calls ``on_switch`` at each change of mode. ``upto`` returns the last VLSN that may be
+        read now, which never falls; None allows all VLSNs."""
         self._on_switch = on_switch
         self._upto = upto
         self._log = log
@@ -69,7 +71,8 @@ class Source:
         self.archive_reads = 0
 
     def from_ring(self, bytes_max: int = FEED_BYTES) -> Sequence[Buffer]:
-        """Takes what the ring has next, without waiting; empty when there is nothing more, or in ARCHIVE."""
+        """Takes the next blocks of the ring, without waiting. Returns an empty sequence if the ring has no more, or in
+        ARCHIVE."""
         ring = self._log.view.ring
         if self.mode is Mode.BUFFER and self._position < ring.head:
             self._change(Mode.ARCHIVE)
@@ -85,7 +88,7 @@ class Source:
         if self._upto is not None:
             upto = self._upto()
             within = ring.position_of(Vlsn(upto + 1)) if upto >= self.next_vlsn else self._position
-            end = within if within is not None else end  # None: all of the ring
+            end = within if within is not None else end  # None: all of the ring may be read
         if self._position >= end:
             return ()
         blocks = ring.take(self._position, end=end, bytes_max=bytes_max)
@@ -95,16 +98,16 @@ class Source:
 
     @property
     def behind(self) -> bool:
-        """The ring has more that was not taken."""
+        """True if the ring has more blocks that were not taken."""
         return self.mode is Mode.BUFFER and self._position < self._log.view.ring.end
 
     async def from_archive(self) -> Sequence[Buffer]:
-        """Reads the next blocks of the segments and begins the read after them, so that disk and network overlap. Empty
-        when nothing more is synced. Raises ``Damaged`` or ``Trimmed``."""
+        """Reads the next blocks of the segments, and begins the read of the blocks after them, so that disk and network
+        overlap. Returns an empty sequence if nothing more is synced. Raises ``Damaged`` or ``Trimmed``."""
         ahead, self._ahead = self._ahead, None
         run = await (ahead or self._read())
         self.archive_reads += 1
-        if ahead is not None and not run.data:  # there was nothing more when it was begun
+        if ahead is not None and not run.data:  # nothing more was synced when that read began
             if blocks := self.from_ring():
                 return blocks
             if self.mode is Mode.ARCHIVE:
@@ -118,7 +121,7 @@ class Source:
         return run.data
 
     def close(self) -> None:
-        """Closes the reader, once a read under way has ended; no further change is reported."""
+        """Closes the reader as soon as no read is running. Reports no further change of mode."""
         self._on_switch = _unheard
         if self._ahead is not None and not self._ahead.done():
             self._ahead.add_done_callback(self._close_reader)
@@ -127,7 +130,7 @@ class Source:
 
     def _close_reader(self, ahead: asyncio.Future[ReadRun] | None) -> None:
         if ahead is not None and not ahead.cancelled():
-            ahead.exception()  # looked at, so that it is not reported as forgotten
+            ahead.exception()  # retrieved, so that asyncio does not report it as never retrieved
         self._reader.close()
 
     def _read(self) -> asyncio.Future[ReadRun]:

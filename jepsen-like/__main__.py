@@ -1,7 +1,7 @@
-"""The fault tests' command: ``python jepsen-like run | check | hostile | failover | pipeline | cdc-postgres |
-spark-pipeline | export | mixed | syscalls``.
+"""The fault tests' command: ``python jepsen-like run | check | upgrade | hostile | failover | pipeline |
+cdc-postgres | spark-pipeline | export | syscalls``.
 
-Exit status: 0 all holds; 1 something that was promised does not; 2 it could not be run to a verdict.
+Exit status: 0 all promises hold; 1 one does not; 2 the run had no verdict.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from functools import partial
 from pathlib import Path
 
 from harness.cluster import NODES, ClusterFailed
-from harness.command import add_options, check_command, run_command
+from harness.command import add_options, check_command, run_command, upgrade_command
 from harness.exporting import run_exporting
 from harness.failover import WORDS, good, measure, summary
 from harness.hostile import command as hostile
-from harness.mixed import mixed
 from harness.pipeline import run_pipeline
 from harness.spark_pipeline import run_spark_pipeline
 from harness.syscalls import APPENDS, WRITERS_MAX, trace_appends
@@ -59,19 +58,21 @@ def _in_directory(fault: Callable[[argparse.Namespace, Path], int], options: arg
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python jepsen-like", description=__doc__)
-    commands = "run | check | hostile | failover | pipeline | cdc-postgres | spark-pipeline | export | mixed | syscalls"
+    commands = (
+        "run | check | upgrade | hostile | failover | pipeline | cdc-postgres | spark-pipeline | export | syscalls"
+    )
     faults = parser.add_subparsers(required=True, metavar=commands)
-    running = faults.add_parser("run", help="concurrent clients under faults of any kind, judged")
+    running = faults.add_parser("run", help="concurrent clients under faults of any kind, and checks of their answers")
     add_options(running)
     running.set_defaults(run=run_command)
-    checking = faults.add_parser("check", help="judge the history of a run again")
+    checking = faults.add_parser("check", help="check the history of a run again")
     checking.add_argument("history", type=Path, help="a run's directory, or its history.jsonl")
     checking.set_defaults(run=check_command)
-    attacking = faults.add_parser("hostile", help="what a stranger can do to a group: floods, forgeries, broken files")
+    attacking = faults.add_parser("hostile", help="attacks on a group from outside: floods, forgeries, broken files")
     hostile.add_options(attacking)
     attacking.set_defaults(run=partial(_in_directory, partial(hostile.hostile, say=_say)))
     losing = faults.add_parser(
-        "failover", help="how long no append is taken when the master is killed, stands still, or hands over"
+        "failover", help="how long no append is accepted after the master is killed, stopped, or transfers leadership"
     )
     losing.add_argument("--rounds", type=int, default=20)
     losing.add_argument("--nodes", type=int, choices=(3, 5), default=NODES)
@@ -81,21 +82,25 @@ def _parser() -> argparse.ArgumentParser:
     ways.add_argument("--pause", dest="way", action="store_const", const="pause", help="SIGSTOP, not SIGKILL")
     losing.set_defaults(way="kill")
     losing.set_defaults(run=partial(_in_directory, _failover))
-    copying = faults.add_parser("pipeline", help="read, transform, append: each entry once, whoever is killed")
-    copying.add_argument("--groups", type=int, choices=(1, 2), default=1, help="to itself, or to another")
+    copying = faults.add_parser("pipeline", help="read, transform, append: each entry once, whatever is killed")
+    copying.add_argument(
+        "--groups", type=int, choices=(1, 2), default=1, help="1: to the same group; 2: to another group"
+    )
     copying.add_argument("--nodes", type=int, choices=(3, 5), default=NODES)
     copying.add_argument("--time", type=float, default=60.0, help="seconds of faults")
     copying.add_argument("--seed", type=int, default=random.randrange(2**32))
     copying.set_defaults(run=partial(_in_directory, _pipeline))
-    mixing = faults.add_parser("mixed", help="a group of an earlier release is upgraded, one node after the other")
-    mixing.add_argument("--earlier", type=Path, required=True, help="a checkout of that release")
-    mixing.add_argument("--python", default=sys.executable, help="the interpreter that has what it needs")
-    mixing.set_defaults(run=partial(_in_directory, _mixed))
+    upgrading = faults.add_parser(
+        "upgrade", help="the previous version is upgraded under load, one node after the other"
+    )
+    upgrading.add_argument("--previous", required=True, metavar="REVISION", help="of git; goes into build/previous")
+    add_options(upgrading)
+    upgrading.set_defaults(run=upgrade_command, workload=None, nemesis="none")
     exporting = faults.add_parser("export", help="an export under SIGKILL: each entry once in the target")
-    exporting.add_argument("--kills", type=int, default=20, help="of the export; the master's come beside")
+    exporting.add_argument("--kills", type=int, default=20, help="kills of the export; the master is killed as well")
     exporting.add_argument("--seed", type=int, default=random.randrange(2**32))
     exporting.set_defaults(run=partial(_in_directory, _export))
-    storing = faults.add_parser("cdc-postgres", help="rows in PostgreSQL: each entry once, whoever is killed")
+    storing = faults.add_parser("cdc-postgres", help="rows in PostgreSQL: each entry once, whatever is killed")
     storing.add_argument("--nodes", type=int, choices=(3, 5), default=NODES)
     storing.add_argument("--time", type=float, default=120.0, help="seconds of faults")
     storing.add_argument("--seed", type=int, default=random.randrange(2**32))
@@ -107,11 +112,13 @@ def _parser() -> argparse.ArgumentParser:
     streaming.add_argument("--executors", type=int, default=2, help="how often an executor is killed")
     streaming.add_argument("--seed", type=int, default=random.randrange(2**32))
     streaming.set_defaults(run=partial(_in_directory, _spark_pipeline))
-    tracing = faults.add_parser("syscalls", help="each append's completed sync on a majority, by strace")
+    tracing = faults.add_parser("syscalls", help="show each append's completed sync on a majority, by strace")
     tracing.add_argument("--appends", type=int, default=APPENDS)
-    tracing.add_argument("--writers", type=int, default=1, help="at once; more than one: appends share syncs")
+    tracing.add_argument(
+        "--writers", type=int, default=1, help="writers at once; with more than one, appends share syncs"
+    )
     tracing.set_defaults(run=partial(_in_directory, _syscalls))
-    for each in (attacking, losing, copying, storing, streaming, exporting, mixing, tracing):
+    for each in (attacking, losing, copying, storing, streaming, exporting, tracing):
         each.add_argument("--dir", help="where the nodes' data goes, and stays; default: temporary, kept on a finding")
     return parser
 
@@ -148,18 +155,11 @@ def _cdc_postgres(options: argparse.Namespace, directory: Path) -> int:
 
 
 def _told(differences: list[str], counted: str, holds: str | None) -> int:
-    """Prints a verdict, and returns its exit status; ``holds`` is None where something is not so."""
+    """Prints a verdict, and returns its exit status; ``holds`` is None if a promise does not hold."""
     for each in differences:
         _say(each)
     _say(f"{counted}: {holds or 'NOT valid'}")
     return 0 if holds else 1
-
-
-def _mixed(options: argparse.Namespace, directory: Path) -> int:
-    findings = asyncio.run(mixed(directory, earlier=options.earlier.resolve(), python=options.python, say=_say))
-    for each in findings:
-        _say(f"NOT so: {each}")
-    return 1 if findings else 0
 
 
 def _export(options: argparse.Namespace, directory: Path) -> int:

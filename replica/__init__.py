@@ -1,1 +1,1 @@
-"""The receiving side: syncup, and the feed that fills this node's log.  Imports vlsn only."""
+"""The receiving side of replication: syncup, and the feed that fills this node's log. Imports vlsn only."""

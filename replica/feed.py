@@ -1,21 +1,21 @@
-"""A replica's side of its feed: syncup, then blocks into the log and acknowledgements back.
+"""The replica's side of a feed: syncup, then blocks are written to the log and acknowledged.
 
-    1  the write path is drained; SYNCUP goes out
-    2  MATCHPOINT comes; the block there is compared with this log's own
-    3  the feed's term is stored, synced; what lies past the matchpoint is rolled back
-    4  START goes out, and an ACK for what is here already
-    5  each BLOCKS message is verified whole, then handed to the log; one cumulative ACK for each synced group; a ROUND
-       is sent back while the feed's term is the stored one
-    6  blocks that raise the group's level wait until the node file, synced, says that level
+    1  The write path is drained. The replica sends SYNCUP.
+    2  The master sends MATCHPOINT. The replica compares the block there with its own block.
+    3  The replica stores the feed's term, synced, and rolls back its blocks after the matchpoint.
+    4  The replica sends START, and an ACK for the blocks that it has already.
+    5  Each BLOCKS message is verified as a whole, then handed to the log. The replica sends one cumulative ACK for each
+       synced group. It sends a ROUND back while the feed's term is the stored term.
+    6  Blocks that raise the group's level wait until that level is stored and synced in the node file.
 
-A feed's term is stored before any write, rollback or acknowledgement for it, and after the comparison. Comparing only
-reads. A stored term is never taken back, so a peer that does not hold this log must not raise it: that would shut out
-the true master.
+The term of a feed is stored after the comparison, and before any write, rollback or acknowledgement for that feed. The
+comparison only reads. A stored term never falls, so a peer with a different log must not raise it: a raised term would
+shut out the true master.
 
-Bytes of a message that is not whole yet also count as a sign of life (``tick``).
+Received bytes of an incomplete message also show that the master is alive (``tick``).
 
-The DTVLSN rises to the master's, but never past the last VLSN verified on this feed.  Reading stops while more than 16
-MiB are unsynced.  A feed that is silent for ``SILENCE_S`` is given up; its owner connects again.
+The DTVLSN follows the master's DTVLSN, but never exceeds the last VLSN verified on this feed. Reading stops while more
+than 16 MiB are not synced. The replica ends a feed that is silent for ``SILENCE_S``; its owner connects again.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ from vlsn.write.local_log import LocalLog
 
 SILENCE_S = 5.0
 LOOKS = 4
-"""Looks in a row after which a master counts as silent. No clock judges it: after a stall of this process what the
-master said lies unread in the socket."""
+"""Looks in a row after which a master counts as silent. Looks are counted because a clock would mislead: after a stall
+of this process the master's messages are still unread in the socket."""
 SYNCUP_TIMEOUT_S = 30.0
 Offload = Callable[[Callable[[], ReadRun]], Awaitable[ReadRun]]
 
 
 class FeedRejected(VlsnLogError):
-    """The master refused in syncup; ``reason`` has the slug of its refusal."""
+    """The master refused this replica in syncup. ``reason`` is the slug of the refusal."""
 
     retry_safe = True
 
@@ -74,7 +74,8 @@ class FeedRejected(VlsnLogError):
 
 
 class ReplicaFeed:
-    """One connection to a master.  ``run`` is its whole life; ``synced`` after this log synced a group."""
+    """One connection to a master. ``run`` lasts as long as the connection; ``synced`` is called after this log synced a
+    group."""
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class ReplicaFeed:
         self.term = Term(0)
         self.verified = self.matchpoint = NULL_VLSN
         self.rolled_back = 0
-        """VLSNs that this log gave up at its syncup."""
+        """The number of VLSNs that this log rolled back at its syncup."""
         self._last_term = 0
         self.streaming = False
         self.position: Position | None = None
@@ -102,12 +103,12 @@ class ReplicaFeed:
         self._store_term = store_term
         self._roll_back = roll_back
         self._drained = drained
-        """A wait until all that was handed to the log is synced, and an earlier feed's rollback has ended."""
+        """Waits until everything handed to the log is synced, and an earlier feed's rollback has finished."""
         self._offload = offload
         self._on_position = on_position
         self._on_progress = on_progress
         self._came = 0
-        """Bytes that had come as of the last tick; ``_whole``: a whole message has since."""
+        """Bytes received as of the last tick. ``_whole`` is true if a whole message has been received since."""
         self._whole = False
         self._silent_looks = 0
         self._unsynced = 0
@@ -115,16 +116,18 @@ class ReplicaFeed:
         self._room: asyncio.Future[None] | None = None
         self._ack_due: asyncio.Future[None] | None = None
         self._round = 0
-        """A read round whose answer could not go out at once."""
+        """The number of a read round whose answer could not be sent at once; 0 for none."""
         self._failed: VlsnLogError | None = None
         self._tells_written = False
-        """The master has said that somebody waits for less than a sync: ACKs tell what is written, too."""
+        """True once the master has said that an append waits for less than a sync; then ACKs also report written
+        VLSNs."""
         self._held: tuple[Position, BlockRun] | None = None
-        """Blocks that raise the group's level: not the log's before the node file has promised it."""
+        """Blocks that raise the group's level. They are handed to the log only after the node file has promised that
+        level."""
 
     async def run(self) -> None:
-        """Returns or raises when the feed has ended: ``IntegrityFault``, ``RollbackProhibited`` and ``FeedRejected``
-        are for a person, everything else for another try."""
+        """Returns or raises when the feed has stopped. ``IntegrityFault``, ``RollbackProhibited`` and ``FeedRejected``
+        need a person; after any other error the owner tries again."""
         async with asyncio.timeout(SYNCUP_TIMEOUT_S):
             await self._syncup()
         self.streaming = True
@@ -134,7 +137,7 @@ class ReplicaFeed:
             self.streaming = False
 
     def synced(self) -> None:
-        """Sends an ACK for the group that this log has synced, at once where it can."""
+        """Sends an ACK for the group that this log has synced, at once if possible."""
         good = self.streaming and self._failed is None and self._log.node_file.record.term == self.term
         if good and self._channel.send_now(self._ack()):
             return
@@ -142,13 +145,14 @@ class ReplicaFeed:
             _set(self._ack_due)
 
     def written(self) -> None:
-        """Sends an ACK for a group that this log has written and not synced, where the master counts such."""
+        """Sends an ACK for a group that this log has written but not synced, if the master counts such ACKs."""
         if self._tells_written:
             self.synced()
 
     def tick(self) -> None:
-        """Counts what has come of a message, a few times a second. A large one, or one on a slow link, may take longer
-        than an election timeout: its bytes say that the master lives, and an ACK that this replica does."""
+        """Counts the received bytes of a message, a few times a second. A large message, or one on a slow link, may
+        take longer than an election timeout. Its bytes show that the master is alive, and an ACK shows that this
+        replica is."""
         came, before = self._channel.received_bytes(), self._came
         self._came = came
         if not self._whole and came > before and self.streaming:
@@ -232,7 +236,7 @@ class ReplicaFeed:
             await self._wait_for_room()
 
     def _take(self, message: bytes) -> bool:
-        """Takes one message, and says whether there is room for another."""
+        """Takes one message. Returns whether there is room for another message."""
         log = self._log
         self._heard()
         self._whole = True
@@ -249,7 +253,7 @@ class ReplicaFeed:
             raise StaleTerm(f"a message of term {position.term} on a feed of term {self.term}")
         self.position = position
         if self._failed is not None:
-            raise self._failed  # refused blocks are missing before any later ones
+            raise self._failed  # the refused blocks are missing before any later ones
         if kind is MessageType.BLOCKS:
             run = split_blocks(message, expected_first=self.verified + 1, term_min=self._last_term, term_max=self.term)
             if run.level > log.node_file.record.level:
@@ -281,7 +285,7 @@ class ReplicaFeed:
         self._silent_looks = 0
 
     def _answer(self, term: int, number: int) -> None:
-        """Answers a round, if the feed's term is the stored one at this moment, after the round began."""
+        """Answers a round, if the feed's term is still the stored one at this moment."""
         if term != self.term:
             raise StaleTerm(f"a round of term {term} on a feed of term {self.term}")
         self._check_term()
@@ -306,7 +310,7 @@ class ReplicaFeed:
             await self._room
 
     async def _acknowledge(self) -> None:
-        """Sends the ACK that could not go out at once, and ends a feed whose master is silent."""
+        """Sends the ACK that could not be sent at once, and stops a feed whose master is silent."""
         loop = asyncio.get_running_loop()
         while True:
             due = self._ack_due = loop.create_future()
@@ -324,7 +328,7 @@ class ReplicaFeed:
                 await self._channel.send(round_message(self.term, number))
 
     def _look(self, due: asyncio.Future[None]) -> None:
-        if self._unsynced <= self._unsynced_max:  # else this side is the one that does not listen
+        if self._unsynced <= self._unsynced_max:  # otherwise this side is the one that does not read
             self._silent_looks += 1
         _set(due)
 

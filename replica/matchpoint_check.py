@@ -1,7 +1,7 @@
-"""Syncup, the replica's side: the description of its log, and the check that the matchpoint's blocks are equal.
+"""Syncup on the replica's side: describes its log, and checks that the blocks at the matchpoint are equal.
 
-Pure.  Both sides compare two checksums over the whole block that ends at the matchpoint: one name with two
-contents is an integrity fault, and nobody writes over either copy.
+Pure. Both sides compare two checksums over the whole block that ends at the matchpoint. Two blocks with the same name
+and different contents are an integrity fault, and no node overwrites either copy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vlsn.seams import Buffer
 
 
 def describe(span: VlsnRange, stored_term: int, term_runs: list[TermRun]) -> Syncup:
-    """Describes a replica for syncup; only synced blocks are spoken of (its write path is drained)."""
+    """Describes a replica's log for syncup. All blocks are synced, because the write path is drained."""
     assert span.last == span.last_sync
     return Syncup(
         first=span.first, last=span.last, last_sync=span.last_sync, stored_term=stored_term, term_runs=list(term_runs)
@@ -25,7 +25,7 @@ def describe(span: VlsnRange, stored_term: int, term_runs: list[TermRun]) -> Syn
 
 
 def matchpoint_of(block: Buffer, *, feed_term: int) -> Matchpoint:
-    """Names the block's end, with its checksums."""
+    """Makes the matchpoint at the end of ``block``, with the block's checksums."""
     header = decode_header(block)
     return Matchpoint(
         vlsn=header.last_vlsn,
@@ -38,7 +38,8 @@ def matchpoint_of(block: Buffer, *, feed_term: int) -> Matchpoint:
 
 
 def compare(theirs: Matchpoint, block: Buffer) -> None:
-    """Raises ``IntegrityFault`` unless ``block``, this node's at the matchpoint, is the master's byte for byte."""
+    """Raises ``IntegrityFault`` unless ``block``, this node's block at the matchpoint, equals the master's byte for
+    byte."""
     mine = matchpoint_of(block, feed_term=theirs.feed_term)
     if mine.vlsn != theirs.vlsn:
         raise IntegrityFault(

@@ -2,15 +2,15 @@
 
     choose    of all members' offers those that are fresh enough, the least loaded first
     Transfer  open a session ─► segment by segment, range by range ─► unpack ─► append_blocks ─► synced
-              the provider's state record as of its durable end, once all up to there is synced here
+              the provider's state record at its durable end, once everything up to that end is synced here
 
-1. Blocks are kept, byte for byte, in frames and segments of this node's own. A peer's headers, salt, checkpoints,
-   rollbacks and node file are not.
-2. Blocks past the durable end of the session's opening are not kept.
+1. Blocks are kept byte for byte, in this node's own frames and segments. A peer's headers, salt, checkpoints, rollbacks
+   and node file are not kept.
+2. Blocks after the durable end at the session's opening are not kept.
 3. The term of a block is stored, synced, before the block is written.
-4. The log may be cut off at any moment: it goes on behind its last synced block, from this or another provider.
-   Before it does, their term runs must agree: else the restore begins again.
-5. A provider's fault ends this transfer (``BadBody``, ``NotFound``, ``Unreachable`` …) and nothing else.
+4. A restore may be interrupted at any moment. It continues after this log's last synced block, from the same provider
+   or another one. First the term runs of both logs must agree; otherwise the restore begins again.
+5. A provider's fault stops only this transfer (``BadBody``, ``NotFound``, ``Unreachable`` …).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from vlsn.write.local_log import LocalLog
 
 
 class Disagrees(IntegrityFault):
-    """The provider's log does not have the blocks restored so far: the restore cannot go on from there."""
+    """The provider's log differs from the blocks restored so far, so the restore cannot continue from this provider."""
 
 
 class Provider(Protocol):
-    """One member, as it is asked."""
+    """One member that offers its log for a restore."""
 
     @property
     def name(self) -> str: ...
@@ -52,11 +52,16 @@ class Provider(Protocol):
 
 
 def choose(offers: Sequence[Offer], *, have: Vlsn, durable: End, rotten: Collection[str] = frozenset()) -> list[Offer]:
-    """Chooses the members to restore from, best first. Each knows its log durable up to ``durable``, the end that this
-    node may have acknowledged, in VLSNs and in terms. Or it knows its log durable in a later term, and then has all of
-    it that counts. None is far behind the best. ``have``: the last VLSN restored already. A member whose log begins at
-    or before the next one comes first, so that the restored part stays. Last come the ``rotten``, which sent wrong
-    bytes before: they may be all that is left."""
+    """Chooses the members to restore from, best first.
+
+    A useful member has its log durable up to ``durable``, the end that this node may have acknowledged, in VLSNs and in
+    terms. A member whose log is durable in a later term is also useful: it has every entry that can be durable. Members
+    far behind the best one are left out.
+
+    ``have`` is the last VLSN restored already. A member whose log begins at ``have + 1`` or earlier is preferred, so
+    that the restored part stays. The ``rotten`` members, which sent wrong bytes before, come last: there may be no
+    other.
+    """
     useful = [offer for offer in offers if offer.dtvlsn and not offer.full and offer.dtvlsn >= have]
     useful = [offer for offer in useful if _has_all(offer, durable)]
     best = max((offer.dtvlsn for offer in useful), default=0)
@@ -82,7 +87,8 @@ def _has_all(offer: Offer, end: End) -> bool:
 
 
 def agree(mine: Sequence[TermRun], theirs: Sequence[tuple[int, int, int]]) -> bool:
-    """Says whether two logs have the same terms wherever both have something: ``theirs`` reaches at least as far."""
+    """Returns whether two logs have the same terms in the range that both have. ``theirs`` reaches at least as far as
+    ``mine``."""
     if not mine or not theirs:
         return True
     low = max(mine[0].first, theirs[0][1])
@@ -102,9 +108,9 @@ class Progress:
     provider: str = ""
     began_s: float = 0.0
     bytes_done: int = 0
-    """Bytes of segments, as they were fetched in this process's life."""
+    """Bytes of segments that this process has fetched."""
     bytes_total: int = 0
-    """Bytes of the provider's segments from where the fetch began, and bytes fetched before."""
+    """Bytes of the provider's segments from the start of this fetch, plus the bytes fetched before."""
     vlsn: int = 0
     target: int = 0
     attempts: int = 0
@@ -113,7 +119,7 @@ class Progress:
 
 @dataclass(slots=True)
 class _Place:
-    """The place of the transfer in the provider's segments."""
+    """The position of the transfer in the provider's segments."""
 
     segments: list[tuple[int, int]]
     index: int = 0
@@ -140,7 +146,7 @@ class _Place:
 
 @dataclass(slots=True)
 class Transfer:
-    """One provider's blocks into ``log``, which is open ``restoring``.  ``run`` once."""
+    """Transfers one provider's blocks into ``log``, which is open in state ``restoring``. Call ``run`` once."""
 
     log: LocalLog
     provider: Provider
@@ -148,17 +154,17 @@ class Transfer:
     store_term: Callable[[Term], Awaitable[None]]
     offload: Callable[[Callable[[], Unpacked]], Awaitable[Unpacked]]
     _have: Vlsn = NULL_VLSN
-    """The last VLSN handed to the log, and its term."""
+    """The last VLSN handed to the log; ``_term`` is its term."""
     _term: int = 0
     _unsynced: int = 0
     _failed: VlsnLogError | None = None
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> StateRecord:
-        """Restores, and returns the provider's state record; everything up to its VLSN is synced here. Raises
-        ``Disagrees``, or what ended the transfer."""
+        """Restores the log and returns the provider's state record. Everything up to the VLSN of that record is synced
+        on return. Raises ``Disagrees``, or the error that stopped the transfer."""
         log = self.log
-        await self._drained()  # blocks that an earlier transfer has handed over
+        await self._drained()  # waits for blocks of an earlier transfer
         self._have, self._term = log.view.allocated, log.view.history.last_term
         offer = await self.provider.open(Vlsn(self._have + 1))
         try:
@@ -166,7 +172,7 @@ class Transfer:
             self._begin(offer)
             if not agree(log.view.history.term_runs, offer.record.term_runs):
                 raise Disagrees(f"{self.provider.name} has other terms than what was restored so far")
-            log.view.raise_dtvlsn(self._have)  # nothing was restored that was not durable
+            log.view.raise_dtvlsn(self._have)  # only durable blocks were restored
             await self._fetch(offer)
             await self._synced()
             if log.view.range.last != offer.dtvlsn:
@@ -192,10 +198,10 @@ class Transfer:
         try:
             await self.provider.close(session)
         except (VlsnLogError, OSError):
-            pass  # it ends by itself
+            pass  # the session ends by itself
 
     async def _fetch(self, offer: Offer) -> None:
-        """Fetches everything up to the offer's durable end and hands it to the log."""
+        """Fetches everything up to the offer's durable end, and hands it to the log."""
         place = _Place([(segment.number, segment.end) for segment in offer.segments])
         if place.over:
             return
@@ -255,11 +261,12 @@ class Transfer:
         self._failed = self._failed or error
         if error is None:
             self.progress.vlsn = run.last_vlsn
-            self.log.view.raise_dtvlsn(Vlsn(run.last_vlsn))  # no session gives more than what is durable
+            self.log.view.raise_dtvlsn(Vlsn(run.last_vlsn))  # a session sends durable blocks only
         self._moved.set()
 
     async def _room(self, unsynced_max: int) -> None:
-        """Waits until at most so much is on its way to the disk.  Raises what the log has refused."""
+        """Waits until at most ``unsynced_max`` bytes are not synced. Raises the error by which the log has refused a
+        block."""
         while self._unsynced > unsynced_max and self._failed is None:
             self._moved.clear()
             await self._moved.wait()
@@ -270,7 +277,7 @@ class Transfer:
         await self._room(0)
 
     async def _drained(self) -> None:
-        """Waits until the log's queue is empty: each block has its place, or was refused."""
+        """Waits until the log's queue is empty: each block has its VLSNs, or was refused."""
         drained = asyncio.Event()
         self.log.cycle.drain(drained.set)
         await drained.wait()

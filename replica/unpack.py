@@ -1,12 +1,12 @@
-"""The blocks in a piece of a peer's segment, checked as strictly as those of a feed.
+"""The blocks in a piece of a peer's segment, checked as strictly as the blocks of a feed.
 
-    peer's segment   |START|40–44|45–45✗|46–49|45–47|END|…      frames of the peer's, salt and all
-    wanted from 41         ───── 41 lies inside 40–44: not a place where two logs meet
-    wanted from 40         40–44         (✗ and records are passed over)  46–49 does not follow: refused
+    peer's segment   |START|40–44|45–45✗|46–49|45–47|END|…      frames of the peer, with its salt
+    wanted from 41         ───── 41 is inside 40–44: refused, the two logs must meet between blocks
+    wanted from 40         40–44         (✗ and local records are skipped)  46–49 does not follow: refused
 
-Every frame's salt, chain and checksum is checked. Overmarked blocks and local records are passed over. The other blocks
-must follow on one another, with both checksums right. Frames are a node's own, so the result is the bare blocks; the
-log that keeps them builds its own frames.  Pure.
+Every frame's salt, chain and checksum is checked. Overmarked blocks and local records are skipped. The other blocks
+must be consecutive, with both checksums right. Each node has frames of its own, so the result is the bare blocks, and
+the log that keeps them builds new frames. Pure.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from vlsn.ids import NUMBER_MAX
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """``run``: the wanted blocks, None where there was none.  ``at``: the offset to go on from.  ``bytes_wanted``: 0,
-    or how much the frame there takes.  ``past``: a block past ``upto`` was met, so nothing more is wanted."""
+    """``run`` has the wanted blocks, or is None if there are none. ``at`` is the offset of the next frame to read.
+    ``bytes_wanted`` is the size of that frame if it was not whole, otherwise 0. ``past`` is true if a block after
+    ``upto`` was found, so nothing more is wanted."""
 
     run: BlockRun | None
     at: int
@@ -35,9 +36,9 @@ class Unpacked:
 
 
 def unpack(data: bytes, *, base: int, salt: int, expected: int, upto: int, term_min: int) -> Unpacked:
-    """Unpacks the visible blocks in ``data`` from VLSN ``expected`` to ``upto``, a block's last; passes over earlier
-    ones. ``data`` lies at offset ``base`` (a frame's) of a segment. Raises ``BadBody`` for anything that is not as a
-    good segment has it."""
+    """Unpacks the visible blocks in ``data`` from VLSN ``expected`` to ``upto``, the last VLSN of a block. Skips
+    earlier blocks. ``data`` begins at offset ``base`` of a segment, where a frame begins. Raises ``BadBody`` for bytes
+    that a good segment cannot contain."""
     found = scan.walk(data, base=base, start=base, end=base + len(data), salt=salt)
     if not len(found):
         return Unpacked(None, base, bytes_wanted=_size_of_first(data, base, salt))

@@ -76,6 +76,12 @@ REDELIVERY = 4
 """The level from which on a destination may have a redelivery delay, and ``max_out``."""
 LEVELS = Levels(1, 4)
 """The levels of this binary."""
+BRINGS = {
+    TRANSACTIONS: "transactions, consumers' positions, settings of the group, appends with less than a sync",
+    DESTINATIONS: "destinations",
+    REDELIVERY: "destinations' redelivery delays, and their limit on messages that are out (max_out)",
+}
+"""The additions of each level, for people."""
 
 
 def unread(what: str, version: int, last: int, *, number: str = "version") -> WrongVersion:

@@ -1,7 +1,6 @@
-"""The harness: real node processes under faults, and the judgement of their answers.
+"""The harness: real node processes under faults, and checks of their answers.
 
-A *cluster* of processes is started by the command line; *writers* append through the client and note each
-outcome in a *history* as ok, refused or unknown; a *fault* happens; then every node's log is read and
-judged against the history.  Nothing here imports the log or the node: it knows processes, HTTP and the
-client, as a user does.
+The command line starts a *cluster* of processes.  *Writers* append through the client and note each outcome in a
+*history* as ok, refused or unknown, while *faults* happen.  Then every node's log is read and compared with the
+history.  No module here imports the log or the node: the harness uses processes, HTTP and the client, as a user does.
 """

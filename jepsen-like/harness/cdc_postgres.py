@@ -1,10 +1,10 @@
-"""The CDC consumer ``postgres`` under faults: its table must be the log, each entry once, whatever is killed when.
+"""The CDC consumer ``postgres`` under faults: its table must equal the log, each entry once, whatever is killed when.
 
     writers ─► group of real nodes ─► child of the master ─► {rows, position} ─► PostgreSQL
                        │                      │                                      │
              SIGKILL, SIGSTOP of a node    SIGKILL                 SIGKILL, SIGSTOP, ended connections
 
-A master that is stopped longer than an election takes leaves its child at work: the worker that is to be refused.
+A master that is stopped longer than an election takes leaves its child running: this is the worker to be refused.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ END_S = 300.0
 WRITERS = 4
 BY_FAULT_S = (1.0, 4.0)
 PROGRESS_S = 20.0
-"""Seconds that are waited for a new row before the next fault: one that strikes a consumer at work finds more."""
+"""Seconds for which a new row is awaited before the next fault, since a fault on a busy consumer finds more."""
 PAUSE_S = (3.0, 6.0)
 """Longer than an election takes."""
 NAME = "rows"
@@ -64,7 +64,7 @@ class Verdict:
 
 
 async def run_cdc_postgres(directory: Path, *, nodes: int, time_s: float, seed: int, say: Say) -> Verdict:
-    """Runs and judges.  Raises ``ClusterFailed``, ``NoPostgres`` where there is no verdict."""
+    """Runs and checks.  Raises ``ClusterFailed``, ``NoPostgres`` if there can be no verdict."""
     chance, verdict = random.Random(seed), Verdict()
     with Postgres() as server:
         password = directory / "password"
@@ -118,12 +118,12 @@ async def _disturb(
 
 
 async def _strike(what: str, cluster: Cluster, server: Postgres, chance: random.Random) -> bool:
-    """Does one fault, and mends it; says whether it was done."""
+    """Causes one fault and ends it; returns whether it happened."""
     statuses = await statuses_of(cluster)
     if what in ("node", "node pause"):
         states = [each.document.get("state") for each in statuses]
         if len(states) < len(cluster.nodes) or not set(states) <= {"MASTER", "REPLICA"}:
-            return False  # one node at a time: this is no test of a group without a majority
+            return False  # one node at a time: a group without a majority is not tested here
         masters = [each.node for each in statuses if each.document.get("state") == "MASTER"]
         node = cluster.node(chance.choice([*masters, chance.choice(cluster.nodes).name]))
         if what == "node":
@@ -162,7 +162,7 @@ def _end_connections(server: Postgres) -> None:
 
 
 async def _stored(server: Postgres) -> int:
-    """Counts the rows; 0 while there is no table."""
+    """Counts the rows; 0 while the table does not exist."""
 
     def count() -> int:
         with suppress(psycopg.Error), server.connect() as connection:

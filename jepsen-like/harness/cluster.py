@@ -1,4 +1,4 @@
-"""Groups of real processes for the fault tests: started, looked at, written to, their masters killed."""
+"""Groups of real processes for the fault tests: starts them, reads their status, appends, and kills masters."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from repl.net.network import AiohttpNetwork
 NODES = 3
 START_S = 60.0
 WRITE_S = 600.0
-"""Seconds for which a writer tries one append again."""
+"""Seconds for which a writer repeats one append."""
 Say = Callable[[str], None]
 
 
 class ClusterFailed(Exception):
-    """The cluster did not do what the fault test takes for granted: not a verdict on the log."""
+    """The cluster did not do what the fault test presupposes; this is no verdict on the log."""
 
 
 def vlsnlog() -> list[str]:
-    """Returns the command, of the environment that runs this."""
+    """Returns the command ``vlsnlog`` of the environment that runs this."""
     return [str(Path(sys.executable).with_name("vlsnlog"))]
 
 
 @asynccontextmanager
 async def cluster_of(directory: Path, group: str, nodes: int, tables: str = "") -> AsyncIterator[Cluster]:
-    """Runs a cluster; ``tables`` are written behind each node's settings."""
+    """Runs a cluster; ``tables`` are appended to each node's settings."""
     network = AiohttpNetwork()
     directory.mkdir(parents=True, exist_ok=True)
     made = prepare(directory, network, nodes=nodes, base_port=free_base_port(nodes), group=group)
@@ -68,7 +68,7 @@ async def is_whole(cluster: Cluster) -> bool:
 
 
 async def kill_master(cluster: Cluster, *, within_s: float, away_s: float) -> bool:
-    """Kills the master and starts it again after ``away_s``. Returns False where none leads ``within_s``."""
+    """Kills the master and starts it again after ``away_s``. Returns False if no node leads ``within_s``."""
     try:
         async with asyncio.timeout(within_s):
             node = cluster.node(await cluster.serving())
@@ -83,7 +83,7 @@ async def kill_master(cluster: Cluster, *, within_s: float, away_s: float) -> bo
 async def write(
     cluster: Cluster, number: int, stop: asyncio.Event, key: Callable[[int], bytes], pause_s: float = 0.0
 ) -> list[tuple[int, bytes]]:
-    """Appends until ``stop``, each entry under the ``key`` of its place; returns VLSN and value of each."""
+    """Appends until ``stop``, each entry with the ``key`` of its index; returns VLSN and value of each."""
     found: list[tuple[int, bytes]] = []
     async with connect(",".join(cluster.urls), timeout_s=WRITE_S, exactly_once=True) as log:
         while not stop.is_set():

@@ -1,4 +1,4 @@
-"""``python jepsen-like run``: its options, and what it says."""
+"""``python jepsen-like run``: its options and its output."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import random
 import shutil
+import sys
 import traceback
 from collections.abc import Mapping
 from math import inf
@@ -21,46 +22,59 @@ from harness.report.progress import Progress
 from harness.report.results import command, new_directory, table, write_results
 from harness.report.timeline import write_timeline
 from harness.run import Options, check_options, run
+from harness.upgrading import ROOT, Code, unpack
 from harness.workloads.work import NAMES
 from repl.cluster import NodeEnded
 from vlsn.errors import BadArgument
 
 TIME_S_MIN = 2.0
+UPGRADED = ("destination", "cdc")
+"""The workloads that an upgrade is tried under."""
 RATES = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 TIMES = {"ms": 1e-3, "s": 1.0}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workload", choices=NAMES, default="append")
-    parser.add_argument("--nemesis", default="kill,pause,partition", help=f"of {','.join(KINDS)}, or none")
+    parser.add_argument(
+        "--nemesis", default="kill,pause,partition", help=f"kinds of faults: {','.join(KINDS)}, or none"
+    )
     parser.add_argument("--nodes", type=int, choices=(3, 5), default=3)
     parser.add_argument("--time", type=float, default=60.0, help="seconds of clients and faults")
-    parser.add_argument("--seed", type=int, help="draws the faults and what the clients do; printed when not given")
-    parser.add_argument("--rate", type=float, default=200.0, help="appends a second at most, over all writers")
+    parser.add_argument("--seed", type=int, help="draws faults and calls; default: a new one, printed")
+    parser.add_argument("--rate", type=float, default=200.0, help="the most appends a second, over all writers")
     parser.add_argument("--writers", type=int, default=8)
     parser.add_argument(
         "--interval", type=float, help="seconds between faults of a kind, on average; default 10, or less"
     )
     for kind in ("kill", "disk"):
-        parser.add_argument(f"--{kind}", default=",".join(WAYS[kind]), help=f"what the nemesis {kind} does")
+        parser.add_argument(f"--{kind}", default=",".join(WAYS[kind]), help=f"the ways of the nemesis {kind}")
     parser.add_argument(
         "--between",
         choices=("auto", "namespaces", "proxies"),
         default="auto",
-        help="what partitions the nodes: network namespaces of their own (root), or proxies",
+        help="the network between the nodes: network namespaces (root), or proxies",
     )
     parser.add_argument(
         "--link-rate",
         type=bytes_per_s,
         default=0.0,
         metavar="1mbit",
-        help="what each direction between two nodes carries: bit, kbit, mbit or gbit a second",
+        help="the rate of each direction between two nodes: bit, kbit, mbit or gbit a second",
     )
     parser.add_argument(
-        "--link-delay", type=seconds, default=0.0, metavar="100ms", help="how long each byte is on its way: ms or s"
+        "--link-delay", type=seconds, default=0.0, metavar="100ms", help="the delay of each byte between nodes: ms or s"
     )
+    parser.add_argument(
+        "--upgrade-from",
+        type=Path,
+        metavar="DIR",
+        help="a checkout of the previous version: nodes run it at first, and are upgraded meanwhile; --time then only "
+        "counts for --nemesis",
+    )
+    parser.add_argument("--python", default=sys.executable, help="the interpreter that has what that version needs")
     parser.add_argument("--no-audit", dest="audit", action="store_false", help="leave out the Spark audit")
-    parser.add_argument("--store", type=Path, help="where runs are kept; default: jepsen-like/store")
+    parser.add_argument("--store", type=Path, help="directory of all runs; default: jepsen-like/store")
     parser.add_argument("--keep", action="store_true", help="keep the nodes' data of a valid run, too")
 
 
@@ -92,8 +106,24 @@ def run_command(options: argparse.Namespace) -> int:
     return outcome.exit_status
 
 
+def upgrade_command(options: argparse.Namespace) -> int:
+    """Upgrades a group of the version ``options.previous``, by each workload that ``UPGRADED`` names or by the asked
+    one. Returns the first exit status that is not 0."""
+    try:
+        code = unpack(options.previous, ROOT / "build" / "previous")
+    except BadArgument as error:
+        print(f"unknown: {error}")
+        return 2
+    options.upgrade_from, options.python = code.path, code.python
+    for workload in [options.workload] if options.workload else UPGRADED:
+        options.workload = workload
+        if status := run_command(options):
+            return status
+    return 0
+
+
 def check_command(options: argparse.Namespace) -> int:
-    """Judges a history that is there; the exit status is 0 where nothing is wrong in it."""
+    """Checks an existing history; the exit status is 0 if it has no anomaly."""
     path: Path = options.history
     if path.is_dir():
         path /= "history.jsonl"
@@ -111,7 +141,7 @@ def check_command(options: argparse.Namespace) -> int:
 
 
 def _asked(options: argparse.Namespace) -> Options:
-    """Raises ``BadArgument``."""
+    """Parses the options of a run. Raises ``BadArgument``."""
     kinds = () if options.nemesis == "none" else tuple(dict.fromkeys(options.nemesis.split(",")))
     kills, disks = tuple(options.kill.split(",")), tuple(options.disk.split(","))
     asked = (("--nemesis", kinds, KINDS), ("--kill", kills, WAYS["kill"]), ("--disk", disks, WAYS["disk"]))
@@ -134,6 +164,7 @@ def _asked(options: argparse.Namespace) -> Options:
         audit=options.audit,
         between=options.between,
         shape=Shape(options.link_rate, options.link_delay),
+        upgrade_from=Code("P", options.upgrade_from.resolve(), options.python) if options.upgrade_from else None,
     )
 
 

@@ -1,12 +1,12 @@
-"""An export under SIGKILL: while a group is written to and its master is killed, so is the export, wherever it stands.
+"""An export under SIGKILL: clients append to a group whose master is killed, and the export is killed at any moment.
 
-    writers ─► group ─► vlsnlog export --continuous ─► directory ◄── readers who know of no manifest
+    writers ─► group ─► vlsnlog export --continuous ─► directory ◄── readers that read no manifest
                  │                │
               SIGKILL of the    SIGKILL of the driver alone, or of the driver, its JVM and its tasks
-              master            at a moment of the commit: a file is staged, a manifest is there, a file is in place
+              master            at a moment of the commit: a file is staged, a manifest exists, a file is published
 
-After each kill the directory is read twice: every data file that there is, and what the manifests name.  Both must be
-the log, each entry once; the first one without files that are not in place yet.  In the end both are the whole log.
+After each kill the directory is read twice: every data file, and the files that the manifests name.  Both must equal
+the log, each entry once; the first without files that are not published yet.  In the end both are the whole log.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from repl.export.manifest import Manifest, decode
 
 END_S = 300.0
 MOMENT_S = 240.0
-"""Seconds in which an export must come as far as the moment that is waited for, on a loaded machine too."""
+"""Seconds in which an export must reach the awaited moment, also on a loaded machine."""
 MASTER_EVERY_S = 10.0
 WRITERS = 2
 WAYS = ("", "date", "key-prefix:1")
@@ -47,7 +47,7 @@ class Verdict:
     files: int = 0
     rows: int = 0
     unpublished: int = 0
-    """Kills that left a committed file not yet in its place."""
+    """Kills that left a committed file unpublished."""
     staged: int = 0
     """Kills that left files of a batch that was never committed."""
     differences: list[str] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Verdict:
 
 
 async def run_exporting(directory: Path, *, kills: int, seed: int, say: Say) -> Verdict:
-    """Kills the export so many times, then lets it finish, and judges.  Raises ``ClusterFailed`` without a verdict."""
+    """Kills the export ``kills`` times, lets it finish, and checks.  Raises ``ClusterFailed`` without a verdict."""
     chance, verdict = random.Random(seed), Verdict()
     way = chance.choice(WAYS)
     say(f"partitioned by {way or 'nothing'}")
@@ -88,7 +88,7 @@ async def run_exporting(directory: Path, *, kills: int, seed: int, say: Say) -> 
 
 
 class _Export:
-    """The command, one process after the other."""
+    """Runs the command, one process after the other."""
 
     def __init__(self, directory: Path, urls: str, way: str) -> None:
         self.to = directory / "lake"
@@ -112,7 +112,7 @@ class _Export:
         return process
 
     async def moment(self, chance: random.Random) -> None:
-        """Waits for a moment worth a kill: mostly that something of one kind is new, and then a little more."""
+        """Waits for a moment for a kill: mostly until a new file of one kind appears, and then a little more."""
         loop = asyncio.get_running_loop()
         kind = chance.choice(("claim", "staged", "manifest", "placed", "several"))
         counted = {"claim": "manifest", "several": "manifest"}.get(kind, kind)
@@ -155,7 +155,7 @@ class _Export:
 
 
 async def _write(cluster: Cluster, number: int, stop: asyncio.Event) -> list[Row]:
-    """Appends until ``stop``, every fifth time a transaction; returns what was acknowledged."""
+    """Appends until ``stop``, every fifth time a transaction; returns the acknowledged rows."""
     found: list[Row] = []
     count = 0
     async with connect(",".join(cluster.urls), timeout_s=END_S, exactly_once=True) as log:
@@ -209,7 +209,7 @@ async def _judge(cluster: Cluster, to: Path, written: list[Row], verdict: Verdic
 
 
 def check_target(to: Path, verdict: Verdict) -> tuple[list[Row], list[Row]]:
-    """Checks what holds at any moment; returns the rows of every data file there is, and those that manifests name."""
+    """Checks what must hold at any moment; returns the rows of every data file, and those that manifests name."""
     manifests = [decode(path.read_bytes(), path.name) for path in sorted((to / "_manifests").glob("*.json"))]
     paths = sorted(path for path in to.rglob("*.parquet"))
     bare = sorted(row for path in paths for row in _rows(path))
@@ -239,7 +239,7 @@ def check_target(to: Path, verdict: Verdict) -> tuple[list[Row], list[Row]]:
 
 
 def _places(to: Path, manifest: Manifest) -> Iterable[Path]:
-    """Yields where the files of a manifest are: in place, or not yet."""
+    """Yields the paths of a manifest's files: final or still staged."""
     return (to / (file.name if (to / file.name).exists() else file.staged) for file in manifest.files)
 
 

@@ -1,10 +1,10 @@
-"""Failover: how long a group takes no appends when its master dies, stands still, or hands over.
+"""Failover: how long a group accepts no appends when its master dies, is stopped, or transfers leadership.
 
     writers load it ─► SIGKILL or SIGSTOP of the master, or a planned transfer ─► the first append that the new master
-      acknowledges ─► the old one comes back, everybody is level ─► again
+      acknowledges ─► the old one comes back, all nodes catch up ─► again
 
-Default settings, no links in between.  The writers are exactly-once clients, which try again.  Their results count:
-each error, and the longest append of the round.
+The group has default settings and direct links.  The writers are exactly-once clients, which repeat.  Their results
+are part of the outcome: each error, and the longest append of the round.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOAD_S = 1.0
 ROUND_S = 60.0
 POLL_S = 0.02
 TARGET_S = {"kill": 2.0, "pause": 3.0}
-"""The most that the median may be. A master that stands still is only missed after an election timeout."""
+"""The largest allowed median. A stopped master is noticed only after an election timeout."""
 TRANSFER_TARGET_S = 0.5
 Way = Literal["kill", "pause", "transfer"]
 WORDS: Mapping[Way, str] = {
@@ -53,7 +53,7 @@ class Ack:
 
 @dataclass(slots=True)
 class Load:
-    """The answers that the writers got."""
+    """The answers that the writers received."""
 
     acks: list[Ack] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
@@ -72,7 +72,7 @@ class Round:
     seconds: float
     """Seconds from the loss to the first acknowledgement by the new master."""
     longest_s: float
-    """The longest that any append took in this round."""
+    """The longest duration of an append in this round."""
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ class Measured:
 
 
 async def measure(directory: Path, *, rounds: int, nodes: int, writers: int, way: Way, say: Say) -> Measured:
-    """Raises ``TimeoutError`` when a round does not end, ``NodeEnded``, ``BadArgument``."""
+    """Runs all rounds. Raises ``TimeoutError`` if a round does not end, ``NodeEnded``, ``BadArgument``."""
     network = AiohttpNetwork()
     measured = Measured()
     try:
@@ -178,7 +178,7 @@ async def _level(cluster: Cluster, network: AiohttpNetwork) -> tuple[str, int]:
 async def _first_of_a_new_term(
     cluster: Cluster, network: AiohttpNetwork, load: Load, lost_at: float, term: int
 ) -> tuple[str, Ack]:
-    """Returns the new master, and the first append acknowledged after ``lost_at`` that lies in its term."""
+    """Returns the new master, and the first append acknowledged after ``lost_at`` whose entry has its term."""
     endpoints = Endpoints(network, cluster.urls)
     while True:
         statuses = [each for each in await endpoints.statuses(cluster.urls) if isinstance(each, Status)]
@@ -216,7 +216,7 @@ def summary(measured: Measured, *, way: Way) -> list[str]:
 
 
 def good(measured: Measured, *, way: Way) -> bool:
-    """Says whether the group held what it promises."""
+    """Says whether the group kept its promises."""
     if measured.errors:
         return False
     if way == "transfer":

@@ -1,5 +1,5 @@
-"""The nodes' directories, judged after they stopped: ``vlsnlog verify`` on each, and the Spark audit of all, which
-holds them against each other and against what was acknowledged."""
+"""Checks the directories of stopped nodes: ``vlsnlog verify`` on each, and the Spark audit of all, which compares them
+with one another and with the acknowledged entries."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def verify(directories: dict[str, Path]) -> list[Anomaly]:
 
 
 def faults(directories: dict[str, Path]) -> list[Anomaly]:
-    """Returns one anomaly for each node whose log has a traceback: a fault of the node's own, whatever became of it."""
+    """Returns one anomaly for each node whose log has a traceback, since that is a fault of the node itself."""
     found = []
     for name, path in directories.items():
         log = path / LOG_FILE
@@ -43,8 +43,8 @@ def faults(directories: dict[str, Path]) -> list[Anomaly]:
 
 
 def write_acknowledged(history: Sequence[Op], path: Path) -> int:
-    """Writes a client's history for the audit, and counts the acknowledged entries. It has a line an entry:
-    acknowledged, with its VLSN and digest, or refused, with its digest. No value was sent twice by us."""
+    """Writes a client's history for the audit, and returns the number of acknowledged entries. Each line is an entry,
+    acknowledged with VLSN and digest, or refused with its digest. No value was sent twice."""
     count = 0
     with path.open("w") as file:
         for op in history:
@@ -61,8 +61,8 @@ def write_acknowledged(history: Sequence[Op], path: Path) -> int:
 
 
 async def audit(directories: dict[str, Path], acknowledged: Path) -> tuple[list[Anomaly], int, str]:
-    """Runs the Spark audit over the directories together, and over each for what was ``acknowledged``. Returns what it
-    finds, how many of these it found in every one, and why it could not judge, "" if it did."""
+    """Runs the Spark audit over all directories together, with the ``acknowledged`` entries. Returns its findings, the
+    number of these entries in every directory, and the reason if the audit could not decide ("" if it did)."""
     status, output = await _vlsnlog("audit", *map(str, directories.values()), "--history", str(acknowledged), "--json")
     if status > 1:
         return [], 0, f"the audit could not run: {output.strip()[-300:]}"

@@ -3,25 +3,25 @@
     {"index":7,"time":1203345678,"process":"w2","type":"invoke","f":"append","value":{"numbers":[41,42]}}
     {"index":9,"time":1206001234,"process":"w2","type":"ok","f":"append","value":{"numbers":[41,42],"first":57}}
 
-``time``: ns since the run began, monotonic.  An operation of a process that was invoked ends in one of three ways:
+``time``: ns since the run began, monotonic.  An operation ends in one of three ways:
 
     ok    it happened                       fail    it did not happen, and never will
     info  it may have happened, or may yet
 
 | f | process | value |
 |---|---|---|
-| append | a writer | ``numbers``: one atomic append; ``burst``: of several sent at once; ``txn``: it is a transaction |
+| append | a writer | ``numbers``: one atomic append; ``burst``: one of several sent at once; ``txn``: a transaction |
 | | | ok: ``first`` VLSN |
-| seek | a reader | ``from`` VLSN, ``nodes`` that it may ask: what it polls next begins there |
-| poll | a reader | ok: ``vlsns``, ``terms``, ``numbers`` of one page; of the log's own entries 0, or -2: COMMIT |
-| look | a reader | reads what is new, linearizable; ok: ``to`` is the last VLSN that it saw |
-| final | ``final`` | the same of ``node`` from the first VLSN to ``to``, all being healed; info: it served no more |
-| status | ``watch`` | info: what a node said of itself, when it changed |
-| cdc | ``captures`` | info: what a node tells of its consumers |
-| position | ``captures`` | info: what lies in a position file of a node that is down |
-| left | ``captures`` | info: processes of consumers that live when no node does |
-| members | ``nemesis``, ``group`` | info: a change begins or ends, ``members`` and ``electable`` as they are then |
-| kill, pause … | ``nemesis`` | info: a fault begins or ends; ``struck`` when it met what it was to meet |
+| seek | a reader | its next poll begins at ``from`` VLSN; ``nodes`` that it may ask |
+| poll | a reader | ok: ``vlsns``, ``terms``, ``numbers`` of one page; the log's own entries have 0, or -2: COMMIT |
+| look | a reader | reads new entries, linearizable; ok: ``to`` is the last VLSN that it read |
+| final | ``final`` | a page of ``node`` from the first VLSN to ``to``, after healing; info: it served no more |
+| status | ``watch`` | info: a node's status, when it changed |
+| cdc | ``captures`` | info: a node's report on its consumers |
+| position | ``captures`` | info: the content of a position file of a node that is down |
+| left | ``captures`` | info: processes of consumers that run when no node does |
+| members | ``nemesis``, ``group`` | info: a change begins or ends, with ``members`` and ``electable`` at that time |
+| kill, pause … | ``nemesis`` | info: a fault begins or ends; ``struck`` if it had its effect |
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class Op(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Recorder:
-    """Writes a history.  All on one thread."""
+    """Writes a history.  Not thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self.ops: list[Op] = []
         self.counts = {"ok": 0, "fail": 0, "info": 0}
-        """Ends of appends."""
+        """The outcomes of appends."""
         self._number = 0
         self._began_ns = time.monotonic_ns()
         self._encoder = msgspec.json.Encoder()
@@ -70,11 +70,11 @@ class Recorder:
 
     @property
     def began_ns(self) -> int:
-        """The moment of the run's beginning, by the machine's monotonic clock."""
+        """The beginning of the run, by the machine's monotonic clock."""
         return self._began_ns
 
     def next_number(self) -> int:
-        """Gives a number for one value, used once."""
+        """Returns a number for one value, used once."""
         self._number += 1
         return self._number
 
@@ -101,7 +101,7 @@ def read_history(path: Path) -> list[Op]:
 
 
 def numbered(ops: Iterable[tuple[str, Type, str, dict[str, Any]]]) -> list[Op]:
-    """Operations (process, type, f, value), in their order, a millisecond apart: a history made by hand."""
+    """Makes a history by hand: operations (process, type, f, value), in their order, a millisecond apart."""
     return [
         Op(index, index * 1_000_000, process, type, f, value) for index, (process, type, f, value) in enumerate(ops)
     ]

@@ -1,4 +1,4 @@
-"""The orders of a person to a node, over HTTP."""
+"""An operator's orders to a node, over HTTP."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _JSON = {"Content-Type": "application/json"}
 
 
 async def order(network: Network, url: str, what: str, *, body: bytes = b"", timeout_s: float) -> Response:
-    """Posts to ``/v1/admin/WHAT`` at ``url``: JSON, for a change is taken in no other type.
+    """Posts JSON to ``/v1/admin/WHAT`` at ``url``; a node accepts a change in no other type.
 
     Raises as ``Network.request``."""
     return await network.request("POST", f"{url}/v1/admin/{what}", headers=_JSON, body=body, timeout_s=timeout_s)

@@ -1,7 +1,7 @@
-"""The work of a person on a node whose disk was struck, as docs/operating.md describes it.
+"""Does an operator's work on a node with a damaged disk, as docs/operating.md describes it.
 
-A node that stays DAMAGED, or keeps damage that no peer can mend, gets the order to restore. Each log is then scrubbed,
-after its current segment was rolled: so damage that is left shows now, and not in ``verify``.
+A node that stays DAMAGED, or has damage that no peer can mend, receives the order to restore. Each log is scrubbed
+after its current segment was rolled, so that remaining damage shows then, and not only in ``verify``.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from repl.web.types import Network
 from vlsn.errors import VlsnLogError
 
 PATIENCE_S = 10.0
-"""Seconds that a node may be busy mending itself before a person steps in."""
+"""Seconds that a node may spend on mending itself before the operator acts."""
 POLL_S = 0.2
 PASSES = 2
-"""Passes of the scrub: one may have begun before the roll."""
+"""Passes of the scrub, since the first may have begun before the roll."""
 
 
 class Person:
@@ -35,7 +35,7 @@ class Person:
         self._names = list(names)
 
     async def look_after(self) -> None:
-        """Looks after the nodes for ever: restores who has been damaged for too long."""
+        """Looks after the nodes until cancelled: restores each that has been damaged for too long."""
         loop = asyncio.get_running_loop()
         since: dict[str, float] = {}
         while True:
@@ -49,7 +49,7 @@ class Person:
                     since[name] = loop.time()
 
     async def scrubbed(self) -> None:
-        """Returns once each of them that is a member has been looked at whole, and no damage is known."""
+        """Returns once each member's log has been scrubbed as a whole, and no damage is known."""
         members = [name for name in self._names if name in self._group.listed]
         for name in members:
             await self._tell(name, "rotate")
@@ -65,7 +65,7 @@ class Person:
         return not self._watch.statuses.get(name, {}).get("damage")
 
     async def _until(self, holds: Callable[[], bool]) -> None:
-        while not holds():  # noqa: ASYNC110  what is waited for is another process's
+        while not holds():  # noqa: ASYNC110  another process's state
             await asyncio.sleep(POLL_S)
 
     async def _tell(self, name: str, what: str) -> None:

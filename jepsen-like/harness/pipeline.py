@@ -4,8 +4,8 @@
                     │                      │                                                     │
                  SIGKILL of a node      SIGKILL or SIGSTOP of a worker                       SIGKILL of a node
 
-Two workers run at any time, each a process that believes it is the only one, so every page is fought for.  In the end
-the output must be the input: every acknowledged entry once, in its order, and nothing else.
+Two workers run at any time, each a process that believes it is the only one, so they compete for every page.  In the
+end the output must be the input: every acknowledged entry once, in its order, and nothing else.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Verdict:
 
 
 async def run_pipeline(directory: Path, *, groups: int, nodes: int, time_s: float, seed: int, say: Say) -> Verdict:
-    """Runs and judges.  Raises ``ClusterFailed`` where there is no verdict."""
+    """Runs and checks.  Raises ``ClusterFailed`` if there can be no verdict."""
     chance, verdict = random.Random(seed), Verdict()
     async with AsyncExitStack() as stack:
         clusters = [
@@ -112,7 +112,7 @@ async def _disturb(
             case "node":
                 cluster = chance.choice(clusters)
                 if not await is_whole(cluster):
-                    continue  # one node at a time: this is no test of a group without a majority
+                    continue  # one node at a time: a group without a majority is not tested here
                 node = chance.choice(cluster.nodes)
                 node.kill()
                 verdict.killed_nodes += 1
@@ -160,11 +160,11 @@ async def _judge(source: Cluster, sink: Cluster, written: list[tuple[int, bytes]
         verdict.differences.append(f"{len(found)} outputs of {len(expected)} inputs")
 
 
-# A worker's process.
+# The process of a worker.
 
 
 async def work(source_url: str, sink_url: str) -> None:
-    """Copies what comes, for ever."""
+    """Copies new entries until cancelled."""
     async with AsyncExitStack() as stack:
         source = await stack.enter_async_context(connect(source_url))
         sink = source if sink_url == source_url else await stack.enter_async_context(connect(sink_url))
@@ -194,7 +194,7 @@ async def _until_orphaned(parent: int) -> None:
 
 
 async def _worker(source_url: str, sink_url: str) -> None:
-    """Works until its parent is gone, however that ended."""
+    """Works until its parent has ended, in whatever way."""
     working = asyncio.create_task(work(source_url, sink_url))
     orphaned = asyncio.create_task(_until_orphaned(os.getppid()))
     await asyncio.wait((working, orphaned), return_when=asyncio.FIRST_COMPLETED)

@@ -1,6 +1,6 @@
-"""A PostgreSQL server of a test's own: a new cluster, a free port, a password, and an end by any signal.
+"""A PostgreSQL server for one test: a new cluster, a free port, a password; it ends with its process.
 
-The server refuses to run as root; where this runs as root it is ``nobody``, and its directory that one's.
+The server refuses to run as root; under root it runs as ``nobody``, which then owns its directory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class NoPostgres(Exception):
 
 
 def binary(name: str) -> str:
-    """Finds one of its programs, in the path or where Debian puts them. Raises ``NoPostgres``."""
+    """Finds one of PostgreSQL's programs, in the path or in Debian's directory. Raises ``NoPostgres``."""
     found = shutil.which(name) or next(iter(sorted(glob(f"/usr/lib/postgresql/*/bin/{name}"), reverse=True)), None)
     if found is None:
         raise NoPostgres(f"no PostgreSQL here: {name} is not in the path, nor under /usr/lib/postgresql")
@@ -38,10 +38,10 @@ def binary(name: str) -> str:
 
 
 class Postgres:
-    """A server; a context manager, of which nothing is left."""
+    """A server, as a context manager that removes all of it."""
 
     def __init__(self) -> None:
-        """Raises ``NoPostgres``."""
+        """Creates the cluster. Raises ``NoPostgres``."""
         self._initdb, self._postgres = binary("initdb"), binary("postgres")
         self._as: dict[str, Any] = {"user": _NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
         self._process: subprocess.Popen[bytes] | None = None
@@ -70,7 +70,7 @@ class Postgres:
         self.end()
 
     def start(self) -> None:
-        """Starts it, and returns when it takes connections."""
+        """Starts it, and returns once it accepts connections."""
         settings = {"listen_addresses": "127.0.0.1", "port": self.port, "unix_socket_directories": ""}
         options = [each for name, value in settings.items() for each in ("-c", f"{name}={value}")]
         deadline = time.monotonic() + START_S
@@ -88,7 +88,7 @@ class Postgres:
                 else:
                     self._process = process
                     return
-            if time.monotonic() > deadline:  # until then: the remains of a killed one are cleared away
+            if time.monotonic() > deadline:  # before that, it may still clean up after a killed server
                 raise NoPostgres(f"it does not start: {(self.directory / 'log').read_text(errors='replace')[-1000:]}")
             time.sleep(0.1)
 
@@ -96,7 +96,7 @@ class Postgres:
         return psycopg.connect(self.dsn, password=PASSWORD, autocommit=True, connect_timeout=5)
 
     def send(self, number: signal.Signals) -> None:
-        """Sends a signal to all its processes, the one that would replace others first."""
+        """Sends a signal to all its processes, first to the one that would replace others."""
         if self._process is not None:
             pids = [self._process.pid, *_children(self._process.pid)]
             for pid in pids:
@@ -104,7 +104,7 @@ class Postgres:
                     os.kill(pid, number)
 
     def kill(self) -> None:
-        """Kills all its processes, as a machine that is reset does."""
+        """Kills all its processes, like a reset of the machine."""
         if self._process is not None:
             self.send(signal.SIGKILL)
             self._process.wait()
@@ -121,7 +121,7 @@ class Postgres:
 
 
 def _children(parent: int) -> list[int]:
-    """Lists the processes that ``parent`` has started: each backend is the first of a session of its own."""
+    """Lists the processes that ``parent`` has started, since each backend leads a session of its own."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

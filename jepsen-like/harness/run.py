@@ -1,10 +1,10 @@
-"""A run: a group of real nodes under faults, concurrent clients, and the judgement of their answers.
+"""A run: a group of real nodes under faults, concurrent clients, and the checks of their answers.
 
-    start ─► clients work while the nemesis strikes ─► all faults end ─► the group heals: an append by each writer,
+    start ─► clients work under faults ─► all faults end ─► the group heals: an append by each writer,
     every reader at its end ─► every node is read whole ─► nodes stop ─► verify, audit, checks ─► verdict
 
-Verdict: *valid* only if no check failed **and** at least ``ACKNOWLEDGED_MIN`` appends were acknowledged, every asked
-kind of fault struck, and every node was read to the end; *unknown* where nothing is wrong but one of these lacks.
+The verdict is *valid* only if no check failed **and** the run showed enough: at least ``ACKNOWLEDGED_MIN`` acknowledged
+appends, an effect of every requested kind of fault, and every node read to the end.  Without these it is *unknown*.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from harness.captures.disk_log import DiskLog, read_disk_log
 from harness.captures.observing import Observer
 from harness.captures.recording import recording_of
 from harness.captures.settings import give_consumers
-from harness.checks import Found, check
+from harness.checks import Anomaly, Found, check
 from harness.group.nodes import SETTINGS, Group, Refused, make_group
 from harness.group.partitions import UNSHAPED, Shape
 from harness.group.watch import Watch
@@ -35,6 +35,8 @@ from harness.nemesis.plan import WAYS, plan
 from harness.ops import Op, Recorder, read_history
 from harness.person import Person
 from harness.report.progress import Progress
+from harness.upgrading import SETTINGS as UPGRADE_SETTINGS
+from harness.upgrading import Code, Upgrade
 from harness.workloads import destinations
 from harness.workloads.reading import Positions, follow, look, read_all
 from harness.workloads.work import Work, work_of
@@ -44,9 +46,11 @@ from vlsn.errors import BadArgument
 
 ACKNOWLEDGED_MIN: Final = 1000
 HEAL_S: Final = 60.0
-"""Seconds after the last fault in which the group is to serve, and readers to get to the end."""
+"""Seconds after the last fault in which the group must serve, and readers must reach the end."""
 DRAIN_S: Final = 120.0
-"""Seconds in which consumers are to take all that is left in the end."""
+"""Seconds in which consumers must take all remaining messages at the end."""
+UPGRADE_DRAIN_S: Final = 400.0
+"""The same limit for an upgraded group, whose restored nodes fetch their pages again, one gap at a time."""
 LOOKS_A_SECOND: Final = 3.0
 POLL_S: Final = 0.1
 CANCEL_AGAIN_S: Final = 5.0
@@ -68,11 +72,13 @@ class Options:
     disk_ways: Sequence[str] = WAYS["disk"]
     audit: bool = True
     between: str = "auto"
-    """The nodes: ``namespaces``, ``proxies``, or the first that the machine lets us have."""
+    """The kind of network between the nodes: ``namespaces``, ``proxies``, or the first that the machine allows."""
     settings: Mapping[str, str | int | float] = field(default_factory=lambda: SETTINGS)
-    """Those of a workload come on top."""
+    """A workload's own settings are added."""
     shape: Shape = UNSHAPED
     """The shape of each directed pair of nodes."""
+    upgrade_from: Code | None = None
+    """The version that the nodes run at first (``harness.upgrading``); the upgrade lasts as long as it does."""
 
 
 @dataclass(slots=True)
@@ -81,24 +87,25 @@ class Outcome:
 
     options: Options
     between: str = ""
-    """The way between the nodes: proxies or namespaces."""
+    """The kind of network that was used: proxies or namespaces."""
     found: Found = field(default_factory=Found)
     lacks: list[str] = field(default_factory=list)
-    """Reasons why it would be *unknown*."""
+    """Reasons why the run is *unknown*."""
     ops: dict[str, int] = field(default_factory=dict)
     polls: int = 0
     faults: dict[str, int] = field(default_factory=dict)
     ways: dict[str, int] = field(default_factory=dict)
     masters: list[tuple[int, str]] = field(default_factory=list)
     entries: int = 0
-    """Read and judged in the final reads."""
+    """Entries that were read and checked in the final reads."""
     audited: int = 0
     """Acknowledged entries that the Spark audit found in every node's directory."""
     members: list[str] = field(default_factory=list)
-    """The members in the end."""
+    """The members at the end."""
     captures: dict[str, int] = field(default_factory=dict)
     """The counts of the events that consumers inside the nodes received."""
-    seconds: dict[str, float] = field(default_factory=dict)
+    upgraded: dict[str, int] = field(default_factory=dict)
+    """The counts of the upgrade's steps."""
 
     @property
     def valid(self) -> bool | str:
@@ -123,10 +130,12 @@ def check_options(options: Options) -> None:
         )
     if work_of(options.workload).captures and (lost := {"disk", "members"} & set(options.kinds)):
         raise BadArgument(f"--workload cdc judges positions that no disk has lost; leave out {', '.join(sorted(lost))}")
+    if options.upgrade_from is not None and (own := {"disk", "members", "cleaning", "transfer"} & set(options.kinds)):
+        raise BadArgument(f"--upgrade-from wipes, cleans, transfers and changes members itself; leave out {min(own)}")
 
 
 async def run(options: Options, directory: Path, *, progress: Progress) -> Outcome:
-    """Runs in ``directory``, which gets the nodes' directories and ``history.jsonl``; blocks as long as it takes."""
+    """Runs in ``directory``, which gets the nodes' directories and ``history.jsonl``; blocks until the end."""
     outcome = Outcome(options)
     recorder = Recorder(directory / "history.jsonl")
     network = AiohttpNetwork()
@@ -143,8 +152,14 @@ async def run(options: Options, directory: Path, *, progress: Progress) -> Outco
         nemesis = Nemesis(group, watch, network, recorder, fragile=fragile)
         observer = Observer(group, watch, recorder, captures, options.seed) if captures is not None else None
         progress.of(recorder, watch, nemesis)
+        upgrade = None
+        if options.upgrade_from is not None:
+            work = work_of(options.workload)
+            upgrade = Upgrade(
+                group, watch, nemesis.changing, recorder, network, work, progress.say, options.upgrade_from
+            )
         try:
-            await _stages(_Run(options, outcome, group, watch, nemesis, recorder, network, progress, observer))
+            await _stages(_Run(options, outcome, group, watch, nemesis, recorder, network, progress, observer, upgrade))
         finally:
             await group.close()
             if observer is not None:
@@ -161,6 +176,8 @@ async def run(options: Options, directory: Path, *, progress: Progress) -> Outco
     outcome.polls = sum(op.f == "poll" and op.type == "ok" for op in history)
     outcome.entries = sum(len(op.value["vlsns"]) for op in history if op.f == "final")
     outcome.found = await asyncio.to_thread(check, history)
+    if upgrade is not None:
+        _note_upgrade(outcome, upgrade)
     directories = {name: group.directory(name) for name in group.names if group.used(name)}
     progress.stage("verifies the directories")
     await _verify(outcome, directories)
@@ -177,13 +194,17 @@ async def run(options: Options, directory: Path, *, progress: Progress) -> Outco
 
 async def _group(outcome: Outcome, directory: Path, network: AiohttpNetwork, progress: Progress) -> Group:
     options = outcome.options
+    work = work_of(options.workload)
     spares = SPARES if "members" in options.kinds else 0
+    small = {}
+    if options.upgrade_from is not None and work.destinations:
+        spares, small = 1, UPGRADE_SETTINGS
     making = partial(
         make_group,
         directory,
         network,
         nodes=options.nodes,
-        settings={**options.settings, **work_of(options.workload).settings},
+        settings={**options.settings, **work.settings, **small},
         spares=spares,
         shape=options.shape,
     )
@@ -211,6 +232,7 @@ class _Run:
     network: AiohttpNetwork
     progress: Progress
     observer: Observer | None
+    upgrade: Upgrade | None
 
 
 async def _stages(run: _Run) -> None:
@@ -234,9 +256,10 @@ async def _stages(run: _Run) -> None:
                 run.observer.settle()
             last = await _healed(run, work)
             if work.destinations:
-                run.progress.stage("drains the destinations", DRAIN_S)
-                left = await destinations.drain(run.group.urls, run.recorder, last, DRAIN_S)
-                run.outcome.lacks += [f"destination {name} was not empty after {DRAIN_S:.0f} s" for name in left]
+                drain_s = DRAIN_S if run.upgrade is None else UPGRADE_DRAIN_S
+                run.progress.stage("drains the destinations", drain_s)
+                left = await destinations.drain(run.group.urls, run.recorder, last, drain_s)
+                run.outcome.lacks += [f"destination {name} was not empty after {drain_s:.0f} s" for name in left]
             await _readers_done(run, positions, last)
             await _consumers_done(run, last)
         finally:
@@ -246,7 +269,7 @@ async def _stages(run: _Run) -> None:
 
 
 async def _end_readers(run: _Run, readers: list[asyncio.Task[None]]) -> None:
-    """Cancels the readers. One that goes on all the same is noted as ``lost-cancel``, and cancelled again."""
+    """Cancels the readers. One that continues is noted as ``lost-cancel``, and cancelled again."""
     under_way = set(readers)
     while under_way:
         for reader in under_way:
@@ -258,7 +281,7 @@ async def _end_readers(run: _Run, readers: list[asyncio.Task[None]]) -> None:
 
 @asynccontextmanager
 async def _background(run: _Run) -> AsyncIterator[None]:
-    """Runs the watch, the nodes' keeper and the progress line, as long as the stages last."""
+    """Runs the watch, the nodes' keeper and the progress line during the stages."""
 
     def ended(name: str, status: int, words: str) -> None:
         run.recorder.record("group", "info", "ended", {"node": name, "status": status}, words[:300])
@@ -281,7 +304,7 @@ async def _background(run: _Run) -> AsyncIterator[None]:
 
 
 async def _work(run: _Run, work: Work) -> None:
-    """Clients and faults, for as long as asked."""
+    """Runs clients and faults for the requested time."""
     options, stop = run.options, asyncio.Event()
     ways = {**WAYS, "kill": options.kill_ways, "disk": options.disk_ways}
     strikes = plan(options.seed, options.kinds, seconds=options.seconds, interval_s=options.interval_s, ways=ways)
@@ -293,14 +316,17 @@ async def _work(run: _Run, work: Work) -> None:
         if work.destinations:
             tasks.create_task(destinations.consume(run.group.urls, run.recorder, options.seed, stop))
         striking = tasks.create_task(run.nemesis.run(strikes))
-        await asyncio.sleep(options.seconds)
+        if run.upgrade is None:
+            await asyncio.sleep(options.seconds)
+        else:
+            await run.upgrade.run()
         await striking
         stop.set()
 
 
 def _readers(run: _Run, work: Work, positions: Positions, settled: asyncio.Event) -> list[asyncio.Task[None]]:
-    """Starts readers: one of each node alone, and some of all nodes, each asking another one first. One of each
-    node alone reads what is new, linearizable."""
+    """Starts readers: for each node one that reads only there, and some that read from all nodes, each with another
+    first node. For each node one more reads new entries, linearizable."""
     tasks = []
     names = run.group.names
     choices = [[name] for name in names]
@@ -321,8 +347,8 @@ def _readers(run: _Run, work: Work, positions: Positions, settled: asyncio.Event
 
 
 async def _healed(run: _Run, work: Work) -> int:
-    """Waits until the group serves again, by an append, and returns its VLSN, to which all must come. Where they do not
-    in ``HEAL_S`` it is how far any node knows the log to be durable."""
+    """Waits until the group serves again, by an append, and returns its VLSN, which all must reach. If they do not
+    within ``HEAL_S``, returns the highest VLSN that any node knows to be durable."""
     person = Person(run.group, run.watch, run.network, run.recorder, sorted(run.group.may_end))
     looking = asyncio.create_task(person.look_after())
     try:
@@ -351,7 +377,7 @@ def _serves(run: _Run, name: str, vlsn: int) -> bool:
 
 
 def _not_healed(run: _Run) -> int:
-    """Notes how each node stands; how far any of them knows the log to be durable."""
+    """Notes each node's state; returns the highest VLSN that any of them knows to be durable."""
     statuses = run.watch.statuses
     words = []
     for name in run.group.listed:
@@ -369,7 +395,7 @@ async def _readers_done(run: _Run, positions: Positions, last: int) -> None:
 
 
 async def _consumers_done(run: _Run, last: int) -> None:
-    """Waits until every consumer's position has got past ``last``; whether it has is for the checks."""
+    """Waits until every consumer's position has passed ``last``; the checks decide whether it has."""
     observer = run.observer
     if observer is not None:
         with suppress(TimeoutError):
@@ -378,12 +404,12 @@ async def _consumers_done(run: _Run, last: int) -> None:
 
 
 async def _until(holds: Callable[[], bool]) -> None:
-    while not holds():  # noqa: ASYNC110  what is waited for is another process's
+    while not holds():  # noqa: ASYNC110  another process's state
         await asyncio.sleep(POLL_S)
 
 
 async def _read_everything(run: _Run, last: int) -> None:
-    """Reads members to the end, and from nodes that were members what they serve."""
+    """Reads members to the end, and former members as far as they serve."""
     group = run.group
     for name in group.listed:
         if not await read_all(name, group.urls[name], last, run.network, run.recorder):
@@ -399,7 +425,7 @@ async def _verify(outcome: Outcome, directories: dict[str, Path]) -> None:
 
 
 async def _audit(outcome: Outcome, history: Sequence[Op], directories: dict[str, Path], path: Path) -> None:
-    """Leaves what was acknowledged in ``path``."""
+    """Runs the audit, with the acknowledged entries in ``path``."""
     if not judge.write_acknowledged(history, path):
         outcome.lacks.append("nothing was acknowledged that an audit could look for")
         return
@@ -412,7 +438,7 @@ async def _audit(outcome: Outcome, history: Sequence[Op], directories: dict[str,
 def _check_captures(
     outcome: Outcome, history: Sequence[Op], captures: Path, began_ns: int, directories: Mapping[str, Path]
 ) -> None:
-    """Judges what consumers recorded by the stopped nodes' disks."""
+    """Checks the consumers' recordings against the stopped nodes' disks."""
     logs: dict[str, DiskLog] = {}
     for name, directory in directories.items():
         try:
@@ -425,6 +451,13 @@ def _check_captures(
         outcome.found.add(anomaly)
     outcome.captures = counts_of(recording)
     outcome.lacks += [f"no {what}" for what, count in outcome.captures.items() if not count]
+
+
+def _note_upgrade(outcome: Outcome, upgrade: Upgrade) -> None:
+    outcome.upgraded = dict(sorted(upgrade.counts.items()))
+    outcome.lacks += upgrade.lacks
+    for mix, what in upgrade.findings:
+        outcome.found.add(Anomaly("upgrade", mix, what))
 
 
 def _give_clocks(group: Group) -> None:

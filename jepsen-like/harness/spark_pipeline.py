@@ -1,4 +1,4 @@
-"""A pipeline in Spark under SIGKILL: one group's entries are streamed into another, each once, in order of its key.
+"""A pipeline in Spark under SIGKILL: streams one group's entries into another, each once, in order of its key.
 
     writers ─► group one ─► readStream ─► upper() ─► sink ─► group two
                   │              │           │                   │
@@ -36,7 +36,7 @@ KEYS: Final = 7
 WRITERS: Final = 2
 PAUSE_S: Final = 0.02
 BEGIN_S: Final = 300.0
-"""Seconds in which the first entries must have come through."""
+"""Seconds in which the first entries must arrive."""
 END_S: Final = 600.0
 KILL_S: Final = 10.0
 AWAY_S: Final = 2.0
@@ -62,8 +62,8 @@ class Verdict:
 async def run_spark_pipeline(
     directory: Path, *, nodes: int, time_s: float, drivers: int, executors: int, seed: int, say: Say
 ) -> Verdict:
-    """Runs and judges: the master of each group is killed every ``KILL_S``, and the driver and an executor so many
-    times. Raises ``ClusterFailed`` where there is no verdict."""
+    """Runs and checks. The master of each group is killed every ``KILL_S``, the driver and an executor as often as
+    requested. Raises ``ClusterFailed`` if there can be no verdict."""
     chance, verdict = random.Random(seed), Verdict()
     async with AsyncExitStack() as stack:
         one, two = [
@@ -90,7 +90,7 @@ async def run_spark_pipeline(
             f"{verdict.killed_drivers} drivers, {verdict.killed_executors} executors; now the rest is copied"
         )
         await _until(two, len(written), query, END_S)
-        await asyncio.sleep(KILL_S / 2)  # for what would come twice
+        await asyncio.sleep(KILL_S / 2)  # time for duplicates to arrive
         _judge(_read(one), _read(two), [value for _, value in written], verdict)
     return verdict
 
@@ -110,7 +110,7 @@ class _Query:
         self._driver = self.spark.submit(SCRIPT, *self._arguments, conf=conf)
 
     def keep(self) -> None:
-        """Submits the query again once its driver has ended: a query fails where its source or sink is away for too
+        """Submits the query again once its driver has ended: a query fails if its source or sink is away for too
         long."""
         if self._driver is not None and self._driver.poll() is not None:
             self.ended_by_itself += 1
@@ -163,7 +163,7 @@ async def _disturb(
 
 
 async def _until(cluster: Cluster, count: int, query: _Query, limit_s: float) -> None:
-    """Waits until so many rows are in the log, submitting the query again where it has ended."""
+    """Waits until the log has this number of rows, and submits the query again if it has ended."""
     loop, found = asyncio.get_running_loop(), 0
     deadline, at = loop.time() + limit_s, 1
     while found < count:
@@ -175,12 +175,12 @@ async def _until(cluster: Cluster, count: int, query: _Query, limit_s: float) ->
                 async for entry in log.read(at, key_prefix=PREFIX):
                     found, at = found + 1, entry.vlsn + 1
         except VlsnLogError:
-            pass  # asked again
+            pass  # the next call asks again
         await asyncio.sleep(1.0)
 
 
 def _read(cluster: Cluster) -> list[tuple[str, str]]:
-    """Returns key and value of each entry, as ``vlsnlog read`` gives them."""
+    """Returns key and value of each entry, as ``vlsnlog read`` prints them."""
     command = [*vlsnlog(), "read", "--url", ",".join(cluster.urls), "--consistency", "linearizable", "--json"]
     lines = subprocess.run(command, check=True, capture_output=True, timeout=READ_S, text=True).stdout.splitlines()
     return [(each.get("key", ""), each["value"]) for each in map(json.loads, lines)]

@@ -1,9 +1,9 @@
-"""A standalone Spark on this machine, from pyspark's own jars: a master, workers, and what is submitted to them.
+"""A standalone Spark on this machine, from pyspark's own jars: a master, workers, and submitted programs.
 
     spark-class …Master ◄── spark-class …Worker ──► executor ──► Python workers
                         ◄── spark-class …Worker ──► executor ──► Python workers
 
-Every process is the first of a session of its own, so that all it has started can be found, and killed with it.
+Every process leads a session of its own, so that all its children can be found, and killed with it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.master.rest.ena
 
 
 class SparkFailed(Exception):
-    """The cluster does not start: no verdict on the log."""
+    """The cluster does not start; this is no verdict on the log."""
 
 
 def spark_home() -> Path:
@@ -38,7 +38,7 @@ def spark_home() -> Path:
 
 
 class StandaloneSpark:
-    """A master and ``workers`` of a core each, under ``directory``.  A context manager: nothing of it is left."""
+    """A master and ``workers`` of one core each, under ``directory``, as a context manager that removes all of it."""
 
     def __init__(self, directory: Path, *, workers: int = 2, memory: str = "1g") -> None:
         self.directory = directory
@@ -61,8 +61,8 @@ class StandaloneSpark:
     def submit(
         self, script: Path, *arguments: str, conf: Mapping[str, str] | None = None, py_files: str = ""
     ) -> subprocess.Popen[bytes]:
-        """Starts ``spark-submit`` with the driver here; its output goes on in ``directory/NAME.out`` and ``.err``. The
-        driver has no activated environment: packages that tasks need must be shipped, or found."""
+        """Starts ``spark-submit`` with the driver here; its output is in ``directory/NAME.out`` and ``.err``. The
+        driver has no activated environment: packages for the tasks must be shipped, or installed."""
         options = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.executor.memory": "512m"}
         options |= conf or {}
         command = [str(spark_home() / "bin" / "spark-submit"), "--master", self.url]
@@ -86,12 +86,12 @@ class StandaloneSpark:
         return self.directory / f"{script.stem}.err"
 
     def executors(self) -> list[int]:
-        """Lists the executors' processes that run now, those of all workers."""
+        """Lists the running executors' processes of all workers."""
         sessions = {process.pid for process in self._started}
         return [pid for pid, session, command in processes() if session in sessions and _EXECUTOR in command]
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """Kills what was submitted, the driver's JVM and its Python, by SIGKILL."""
+        """Kills a submitted program, the driver's JVM and its Python, by SIGKILL."""
         kill_session(process.pid)
         process.wait()
 
@@ -149,13 +149,13 @@ def processes() -> list[tuple[int, int, bytes]]:
         try:
             stat, command = (entry / "stat").read_bytes(), (entry / "cmdline").read_bytes()
         except OSError:
-            continue  # has ended
+            continue  # the process has ended
         found.append((int(entry.name), int(stat.rpartition(b")")[2].split()[3]), command))
     return found
 
 
 def kill_session(leader: int) -> None:
-    """Kills every process of the session, until none is left: one that was being forked comes next."""
+    """Kills every process of the session, again and again until none is left, since one may just be forked."""
     while pids := [pid for pid, session, command in processes() if session == leader and command]:
         for pid in pids:
             try:

@@ -1,18 +1,18 @@
-"""Syscalls: each append's own completed sync on a majority, shown in a trace by strace.
+"""Syscalls: shows each append's own completed sync on a majority in a trace by strace.
 
-strace is attached to every node of a running cluster; appends are sent one at a time by plain POST, each
-with a number of its own in its value.  strace stamps a call when it begins, and notes how long it took,
-while the traced process is stopped, so cause comes before effect across all nodes' traces on one machine.
+strace is attached to every node of a running cluster; appends are sent one at a time by plain POST, each with its own
+number in its value.  strace notes the beginning and the duration of a call while the traced process is stopped.  So
+causes come before effects across all nodes' traces on one machine.
 For one append
 
     n1  pwritev(00000001.vlog, … the value …)   fdatasync(00000001.vlog) = 0
     n2        the same                                        the same
     n1  write(socket, … "first":VLSN …)                                   the answer
 
-a node *has synced it* if a write that holds the value, to a segment, completed, and an fdatasync of that
-file began after it and completed before the answer's write began.  Of appends sent one at a time an fdatasync counts
-for one only; under load (several writers) appends share one, and each still has to show a completed one of its own
-group, whichever segment that went to.
+a node *has synced it* under two conditions: a write with the value to a segment has completed, and an fdatasync of that
+file began after it and completed before the answer's write began.  Of appends sent one at a time each needs its own
+fdatasync. Under load (several writers) appends share one, and each must still show a completed one of its own group,
+on whichever segment.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LINE = re.compile(
 _NUMBER = re.compile(r"(?=(0{9}[0-9a-f]{7}))")
 """The beginning of the value of one of the first 268 million appends."""
 TEXT_BYTES = 1 << 18
-"""Bytes of each string in the trace: more than one group of appends holds."""
+"""Bytes of each string in the trace: more than a group of appends has."""
 _FIRST = re.compile(r'"first\\": ?(\d+)|"first": ?(\d+)')
 
 
@@ -70,15 +70,15 @@ class Shown:
 
 
 def may_trace() -> bool:
-    """Says whether strace is here and allowed to trace."""
+    """Says whether strace is installed and allowed to trace."""
     if shutil.which("strace") is None:
         return False
     return subprocess.run(["strace", "-o", "/dev/null", "true"], capture_output=True, check=False).returncode == 0
 
 
 async def trace_appends(directory: Path, *, appends: int, writers: int = 1, say: Say) -> list[Shown]:
-    """Runs the cluster and the trace, and returns what it shows of each append. They are sent one at a time, or by
-    ``writers`` at once, each of which awaits its own before its next."""
+    """Runs the cluster and the trace, and returns what the trace shows for each append. Appends are sent one at a time,
+    or by ``writers`` at once, each of which awaits its own append before its next."""
     if shutil.which("strace") is None:
         raise ClusterFailed("strace is not installed: apt-get install strace")
     async with cluster_of(directory, "g", NODES) as cluster:
@@ -100,7 +100,7 @@ async def trace_appends(directory: Path, *, appends: int, writers: int = 1, say:
 
 
 def _attach(node: Node, directory: Path) -> subprocess.Popen[bytes]:
-    """Attaches strace to every thread of the node; returns when that is done."""
+    """Attaches strace to every thread of the node; returns once it is attached."""
     if node.pid is None:
         raise ClusterFailed(f"{node.name} is not running")
     command = ["strace", "-ff", "-ttt", "-T", "-y", "-s", str(TEXT_BYTES), "-e", f"trace={CALLS}", "-e", "signal=none"]
@@ -166,8 +166,8 @@ def read_trace(paths: Iterable[Path]) -> list[Call]:
 def judge(
     traces: dict[str, list[Call]], sent: list[tuple[int, int]], *, master: str, shared: bool = False
 ) -> list[Shown]:
-    """Finds for each append which nodes had synced it before the master began to write its answer. ``shared``: appends
-    of one group have one sync together."""
+    """Finds for each append the nodes that had synced it before the master began to write its answer. With ``shared``,
+    appends of one group have one sync together."""
     answers: dict[int, float] = {}
     for call in traces[master]:
         if ".vlog" not in call.path and (match := _FIRST.search(call.text)) is not None:
@@ -189,7 +189,7 @@ def judge(
 
 
 def first_syncs(calls: list[Call], numbers: set[int]) -> dict[int, Call]:
-    """Finds by append the first completed sync of its file that began after its write."""
+    """Finds for each append the first completed sync of its file that began after its write."""
     waiting: dict[str, list[tuple[float, int]]] = {}
     """The times of completed writes and their appends, by file."""
     found: dict[int, Call] = {}
@@ -210,7 +210,7 @@ def first_syncs(calls: list[Call], numbers: set[int]) -> dict[int, Call]:
 
 
 def numbers_in(text: str, numbers: set[int]) -> list[int]:
-    """Returns the appends whose whole values ``text`` holds."""
+    """Returns the appends whose whole values are in ``text``."""
     found = []
     for match in _NUMBER.finditer(text):
         number = int(match[1], 16)

@@ -1,6 +1,6 @@
-"""Values that are numbers: each append's value says which it is, and shows whether it is whole.
+"""Values that are numbers: each append's value has its number, and shows whether it is whole.
 
-number 41  ─►  b"0000000000000029", its crc32 as 8 digits, and up to 1 KiB of text that follows from the number
+number 41  ─►  b"0000000000000029", its crc32 as 8 digits, and up to 1 KiB of text derived from the number
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _DIGITS = 16
 _EXTRA_MAX = 1024
 _FILLER = b"".join(b"%x." % (each * each + 7) for each in range(600))
 OWN = 0
-"""An entry of the log's own: TERM, GROUP …"""
+"""One of the log's own entries: TERM, GROUP …"""
 COMMIT = -2
 """The end of a transaction."""
 DEAD = -3
@@ -20,12 +20,12 @@ DEAD = -3
 DEAD_KEY = b"dead "
 """The prefix of the keys of dead letters; the destination's name follows."""
 BROKEN = -1
-"""A value that nobody sent."""
+"""A value that was never sent."""
 NO_VALUES = frozenset((OWN, COMMIT, DEAD))
 
 
 def value_of(number: int) -> bytes:
-    """Returns the value that carries ``number``: most are short, some over a kilobyte."""
+    """Returns the value of ``number``: most are short, some over a kilobyte."""
     mixed = number * 0x9E3779B97F4A7C15 & (1 << 64) - 1
     size = (mixed >> 40) % _EXTRA_MAX if mixed & 7 == 0 else (mixed >> 40) % 100
     start = (mixed >> 20) % 512
@@ -39,8 +39,8 @@ def key_of(number: int) -> bytes:
 
 
 def number_of(value: bytes, key: bytes = b"") -> int:
-    """Returns the number that ``value`` carries, ``BROKEN`` when it is not exactly that number's value, or under
-    another key than its own."""
+    """Returns the number in ``value``; ``BROKEN`` if it is not exactly that number's value, or has another key than its
+    own."""
     try:
         number = int(value[:_DIGITS], 16)
     except ValueError:

@@ -1,6 +1,6 @@
-"""The Arrow door: a log's entries as Arrow record batches, for polars, DuckDB, pandas and whatever else takes them.
+"""A log's entries as Arrow record batches, for polars, DuckDB, pandas and other Arrow readers.
 
-Beside the audit the only package that imports PyArrow, on the first call: ``vlsnlog[arrow]`` brings it.
+Only this package and the audit import PyArrow, both on first use; the extra ``vlsnlog[arrow]`` installs it.
 """
 
 from repl.arrow.read import read_arrow

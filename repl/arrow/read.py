@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 NEEDS_PYARROW = "read_arrow needs PyArrow; install it with: pip install 'vlsnlog[arrow]'"
 Asked = tuple[Rows, int, int]
-"""Blocks, with the first and the last VLSN that were asked for."""
+"""Blocks, with the first and the last requested VLSN."""
 
 
 def read_arrow(
@@ -40,20 +40,20 @@ def read_arrow(
     timeout_s: float = 10.0,
 ) -> pa.RecordBatchReader:
     """Reads entries as Arrow record batches, a row an entry: ``vlsn`` and ``term`` (uint64), ``time`` (timestamp of µs,
-    UTC: when the master sealed it), ``key`` (binary, null where there is none) and ``value`` (binary).
+    UTC: when the master sealed it), ``key`` (binary, null without a key) and ``value`` (binary).
 
-    ``source``: URLs of a group, separated by commas (a node that fails is left for the next); one URL; or the directory
-    of a stopped node, whose durable entries are read.  From ``from_vlsn`` (default: the first there is) to ``to_vlsn``
-    (default: what is durable when it starts), both included; VLSNs of the log's own entries are left out.
-    ``from_vlsn``, ``at``, ``key``, ``key_prefix`` and ``consistency`` are those of ``connect(…).read``, the last one
-    for URLs only; keys are chosen here, by column: a node sends whole blocks.
+    ``source`` is a node's URL, the URLs of a group, separated by commas, or the directory of a stopped node. If a node
+    of a group fails, the next one is read; of a directory the durable entries are read. The range is from ``from_vlsn``
+    (default: the first VLSN) to ``to_vlsn`` (default: the durable end at the start), both inclusive; the log's own
+    entries have no rows. ``from_vlsn``, ``at``, ``key``, ``key_prefix`` and ``consistency`` are as in
+    ``connect(…).read``; ``consistency`` is for URLs only. Keys are selected here, by column: a node sends whole blocks.
 
-    It is read as it is asked for: a page of about 4 MiB and the next one of a node, a segment of a directory, are in
-    memory, and what batches hold that the caller keeps. A large block is a batch of its own, whose keys and values
-    lie where they came in; small ones are gathered.  Batches are checked as every read is.
+    The reader reads ahead by little. In memory are a page of about 4 MiB and the next one of a node, or a segment of a
+    directory, and the batches that the caller keeps. A large block is a batch of its own, without a copy of its keys
+    and values; small blocks are gathered. Batches are checked like every read.
 
-    Raises ``ModuleNotFoundError`` without PyArrow; ``BadArgument``, ``Unreachable``, ``Trimmed``, ``Damaged``,
-    ``LogInUse`` … at once where the first batch meets them, else from the batch that does."""
+    Raises ``ModuleNotFoundError`` without PyArrow, and ``BadArgument``, ``Unreachable``, ``Trimmed``, ``Damaged``,
+    ``LogInUse`` …: at once if the first batch fails, otherwise at the batch that fails."""
     if find_spec("pyarrow") is None:
         raise ModuleNotFoundError(NEEDS_PYARROW, name="pyarrow")
     from repl.arrow.batches import reader_of
@@ -87,7 +87,7 @@ def _of_group(
     timeout_s: float,
 ) -> Iterator[Asked]:
     with connect_sync(urls, timeout_s=timeout_s) as log:
-        begin = from_vlsn if isinstance(from_vlsn, int) else 1  # other places are where a block begins
+        begin = from_vlsn if isinstance(from_vlsn, int) else 1  # all other positions are the first VLSN of a block
         end = 0
         for page in log.block_pages(from_vlsn, to_vlsn, at=at, consistency=consistency):
             end = end or min(page.durable, to_vlsn or page.durable)
@@ -108,6 +108,6 @@ def _of_directory(directory: str, from_vlsn: Begin, to_vlsn: int | None, at: dat
 
 
 def _begun(found: Iterator[Asked]) -> Iterator[Asked]:
-    """Takes the first one now, so that an error is the caller's, and not that of a later reader of batches."""
+    """Reads the first item now, so that its error is raised to the caller, not to a later reader of batches."""
     first = next(found, None)
     return iter(()) if first is None else chain((first,), found)

@@ -1,1 +1,1 @@
-"""The benchmark: works on a cluster, the machine's own ceilings beside them, and the peers."""
+"""The benchmark: works on a cluster, and the machine's own ceilings beside them."""

@@ -1,7 +1,7 @@
 """Ceilings of this machine: the speed of its disk and sockets without our code.
 
-They are taken in the run whose figures they stand beside, on the file system that the data is on, because
-both move with whatever else the machine does.  About one second in all.
+They are measured in the same run as the figures beside them, on the data's file system, because both vary with the
+machine's other work.  All take about one second.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ECHO_BYTES = 128
 
 
 async def measure_ceilings(directory: Path) -> Ceilings:
-    """Measures disk figures in ``directory`` (a temporary file of 32 MiB, removed), socket figures on loopback."""
+    """Measures the disk in ``directory`` (with a temporary file of 32 MiB), and sockets on loopback."""
     small, large = [await asyncio.to_thread(synced_writes, directory, *each) for each in ((512, SYNCS), (MIB, WRITES))]
     return Ceilings(
         fdatasync_p50_ms=round(float(np.median(small)), 4),
@@ -45,7 +45,7 @@ async def _websocket() -> float:
         "repl.bench.ceilings",
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C is ours: it ends with its standard input
+        start_new_session=True,  # Ctrl-C is for this process only; the other ends with its standard input
     )
     assert process.stdin is not None and process.stdout is not None
     try:
@@ -72,14 +72,14 @@ async def _websocket() -> float:
 async def _echo(request: web.BaseRequest) -> web.WebSocketResponse:
     socket = web.WebSocketResponse(compress=False)
     await socket.prepare(request)
-    with suppress(ConnectionResetError):  # by a Ctrl-C, say
+    with suppress(ConnectionResetError):  # for example after a Ctrl-C
         async for message in socket:
             await socket.send_bytes(message.data)
     return socket
 
 
 async def _serve_echo() -> None:
-    """Serves as the other process: prints its port, echoes until its standard input ends."""
+    """Runs in the other process: prints its port, echoes until its standard input ends."""
     runner = web.ServerRunner(web.Server(_echo))
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

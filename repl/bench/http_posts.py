@@ -1,6 +1,6 @@
-"""N connections, each a POST at a time: the HTTP work's own driver, for where wrk is not installed.
+"""The HTTP work's own driver, for machines without wrk: N connections, one POST at a time on each.
 
-The request is the same bytes each time; of the answer only its status and length are read.
+The request has the same bytes each time; only the status and the length of the answer are read.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _content_length(head: bytes) -> int:
 
 
 async def post_many(url: str, path: str, *, body: bytes, connections: int, seconds: float) -> Outcome:
-    """Posts from many connections to the master at ``url``; only answers of 200 count."""
+    """Posts from many connections to the master at ``url``; counts only answers of 200."""
     parts = urlsplit(url)
     samples = Samples()
     request = (

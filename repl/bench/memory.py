@@ -1,15 +1,15 @@
-"""A reserve of memory that has been used, given back as fast as a work takes memory.
+"""A reserve of touched memory, which is freed as fast as a work uses memory.
 
-On a virtual machine the first use of a page that its host has not provided yet costs 2–12 µs, in the kernel's
-zeroing, and a log uses new pages all the time: its page cache.  A host may also take memory back that lies
-free for a few seconds (free page reporting of the balloon device), so having used it once is not enough.
-Therefore as much as a run can fill is written to first and *held*; a thread gives back piece after piece,
-so that a little more than the work takes lies free at any time, and never for long.
+On a virtual machine the first use of a page that its host has not provided yet costs 2–12 µs, in the kernel's zeroing,
+and a log uses new pages all the time: its page cache.  A host may also reclaim memory that is free for a few seconds
+(free page reporting of the balloon device), so touching it once is not enough.  Therefore the memory that a run can
+fill is written to first and *held*.  A thread then frees piece after piece, so that a little more than the work uses is
+free at any time, and never for long.
 
     free memory   |.. not provided ..|lead|            held             |
                                        └ the page cache takes from here; a piece is freed when it gets short
 
-Pages cost 0.25 µs here where the host has them (huge pages), 9–12 µs where it has not.
+Pages cost 0.25 µs here if the host has provided them (huge pages), otherwise 9–12 µs.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from types import TracebackType
 from typing import Self
 
 AVAILABLE_FRACTION = 0.5
-"""The share of the available memory that is held at most."""
+"""The largest share of the available memory that is held."""
 CHUNK_BYTES = 64 << 20
 LEAD_BYTES = 256 << 20
-"""Bytes kept free ahead of the work: a third of a second of 700 MB/s."""
+"""Bytes that are kept free ahead of the work: a third of a second at 700 MB/s."""
 LOOK_S = 0.01
 PAGE_BYTES = 4096
 FRESH_PAGE_US = 2.0
-"""A chunk whose pages cost more than this on the average was not provided yet."""
+"""The average cost of a chunk's pages above which the host had not provided it yet."""
 _HUGE = getattr(mmap, "MADV_HUGEPAGE", 14)
 
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """The memory touched before a run; ``fresh_bytes`` of it the host had not provided."""
+    """The memory touched before a run; the host had not provided ``fresh_bytes`` of it."""
 
     bytes: int = 0
     fresh_bytes: int = 0
@@ -53,7 +53,7 @@ class Touched:
 
 
 def memory_bytes(field: str, meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Reads what the kernel says of its memory under this name; 0 for an unknown name."""
+    """Reads this field of the kernel's memory information, in bytes; 0 for an unknown name."""
     for line in meminfo.read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
@@ -61,8 +61,8 @@ def memory_bytes(field: str, meminfo: Path = Path("/proc/meminfo")) -> int:
 
 
 class Reserve:
-    """A reserve of about ``bytes_max`` bytes, or ``AVAILABLE_FRACTION`` of what is available. It is a context manager,
-    and held from its start to its end as far as it has not been given back."""
+    """A reserve of about ``bytes_max`` bytes, at most ``AVAILABLE_FRACTION`` of the available memory. As a context
+    manager it holds the part that has not been freed yet."""
 
     def __init__(
         self, bytes_max: int, *, chunk_bytes: int = CHUNK_BYTES, lead_bytes: int = LEAD_BYTES,
@@ -95,7 +95,7 @@ class Reserve:
             self.held.pop().close()
 
     def give_back(self) -> None:
-        """Frees pieces until ``lead_bytes`` more are free than when all of the reserve was held."""
+        """Frees pieces until ``lead_bytes`` more are free than when the whole reserve was held."""
         spare = self._free() - self._base
         while self.held and spare < self._lead:
             self.held.pop().close()

@@ -1,4 +1,4 @@
-"""Synced writes into a file of zeros: a disk's speed for writes of one size, without our code."""
+"""Synced writes into a file of zeros: the disk's speed for writes of one size, without our code."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 def synced_writes(directory: Path, size: int, count: int) -> Floats:
     """Measures the milliseconds of writes of ``size`` bytes with ``fdatasync``, one after the other.
 
-    They go through a temporary file of zeros in ``directory``, which is removed: ``count`` of them, or as many as
-    ``SECONDS_MAX`` allows, and ``WRITES_MIN`` at least.
+    The writes go to a temporary file of zeros in ``directory``: ``count`` of them, or as many as ``SECONDS_MAX``
+    allows, and at least ``WRITES_MIN``.
     """
     with tempfile.NamedTemporaryFile(dir=directory, prefix="ceiling-") as file:
         descriptor = file.fileno()

@@ -1,7 +1,7 @@
-"""Figures of the benchmark: what one work did, and the percentiles of its latencies.
+"""Figures of the benchmark: the results of one work, and the percentiles of its latencies.
 
-Only what was acknowledged counts as done.  Latencies are of single operations, from before the call until
-its acknowledgement; percentiles are exact (every sample is kept, 8 bytes each, in chunks).
+Only acknowledged operations are counted.  A latency is that of a single operation, from before the call until its
+acknowledgement. Percentiles are exact: every sample is kept, 8 bytes each, in chunks.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Outcome:
     entries: int
     """Acknowledged (or read) entries."""
     bytes: int
-    """Bytes of their values and keys; for ``catchup`` and ``recover`` bytes of the log."""
+    """Bytes of values and keys; for ``catchup`` and ``recover`` bytes of the log."""
     seconds: float
     latencies_ms: np.ndarray[Any, np.dtype[np.float64]]
     errors: int = 0
@@ -45,15 +45,15 @@ class Outcome:
     """Fields that only this work has."""
 
     def percentile(self, percent: float) -> float | None:
-        """Milliseconds, or None when the work has no single operations to time."""
+        """Returns milliseconds; None if the work times no single operations."""
         if not len(self.latencies_ms):
             return None
         return round(float(np.percentile(self.latencies_ms, percent)), 4)
 
 
 class Samples:
-    """Durations as they are taken: ``start = samples.now()``, then ``samples.since(start)``; where one looks at the
-    clock itself, ``take`` one in nanoseconds."""
+    """Collects durations: ``start = samples.now()``, then ``samples.since(start)``; or ``take`` with nanoseconds, for
+    callers that read the clock themselves."""
 
     __slots__ = ("now", "take", "taken")
 
@@ -74,7 +74,7 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class BenchReport:
-    """One run as it is printed; ``json`` holds the fields that ``--json`` promises, then the work's own."""
+    """One run, as it is printed; ``json`` has the fields that ``--json`` promises, then the work's own."""
 
     work: str
     writers: int
@@ -113,7 +113,7 @@ class BenchReport:
         }
 
     def lines(self) -> list[str]:
-        """Formats the result for a person."""
+        """Formats the result as lines."""
         row = self.json()
         what = "entries read" if self.work in ("tail", "scan") else "entries"
         asked = f" durability {self.durability}," if self.durability else ""

@@ -1,4 +1,4 @@
-"""One run of the benchmark, as the command asks for it."""
+"""One run of the benchmark, for the command."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from vlsn.limits import BATCH_ENTRIES_MAX, BODY_BYTES_MAX, ENTRY_BYTES_MAX
 
 LONE_WRITERS = 256
 BYTES_MAX = 16 << 30
-"""Cap on what one run writes, all nodes together."""
+"""The limit of the bytes that one run writes, all nodes together."""
 NODES_BYTES = 1 << 30
-"""Bytes that an own cluster takes at once: its processes, and two zeroed segments a node."""
+"""Bytes that a cluster of its own needs at once: its processes, and two zeroed segments a node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """``None``: the work's own default.  Without ``url``: an own cluster in a temporary directory."""
+    """Options of a run.  ``None`` means the work's own default.  Without ``url`` a cluster is started in a temporary
+    directory."""
 
     work: str
     url: str | None = None
@@ -34,14 +35,14 @@ class BenchOptions:
     batch: int | None = None
     acks: str = "majority"
     durability: str | None = None
-    """The durability that each append asks for; None: the group's setting."""
+    """The durability that each append requests; None: the group's setting."""
     bytes_max: int = BYTES_MAX
     touch_memory: bool = True
-    """Touches memory before a cluster of its own starts (``memory``); has no effect with ``url``."""
+    """Touches memory (``memory``) before a cluster of its own starts; has no effect with ``url``."""
 
 
 def run_bench(options: BenchOptions, works: Mapping[str, Work] = WORKS) -> BenchReport:
-    """Runs on an event loop of its own.  Raises ``BadArgument``, ``NoSpace``, ``Unreachable``."""
+    """Runs on a new event loop.  Raises ``BadArgument``, ``NoSpace``, ``Unreachable``."""
     import uvloop
 
     work = works.get(options.work)
@@ -69,7 +70,7 @@ def run_bench(options: BenchOptions, works: Mapping[str, Work] = WORKS) -> Bench
     reserved = min(options.bytes_max, NODES_BYTES + int(work.cache_bytes_per_s * options.seconds))
     if given is not None or not options.touch_memory:
         reserved = 0
-    with Reserve(reserved) as reserve:  # outside of the loop, which would hold Ctrl-C up until all of it is touched
+    with Reserve(reserved) as reserve:  # outside of the loop, which would delay Ctrl-C until all of it is touched
         outcome, ceilings = uvloop.run(_measured(work, given, settings, load))
     shape = options.work, writers, options.size, batch, options.acks
     return BenchReport(*shape, outcome, ceilings, reserve.touched, load.durability)

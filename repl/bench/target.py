@@ -1,7 +1,7 @@
-"""The target of a work: a cluster given by URL, or one of its own in a temporary directory.
+"""The target of a work: a cluster at a URL, or a cluster of its own in a temporary directory.
 
-An own cluster is processes like any other; nodes of it may be killed and started again, and it is removed
-with its data at the end.
+A cluster of its own consists of usual processes. Its nodes may be killed and started again, and it is removed with its
+data at the end.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from vlsn.errors import BadArgument, NoSpace
 NODES = 3
 START_S = 120.0
 FREE_BYTES_KEPT = 2 << 30
-"""A work is refused when its cap on written bytes would leave less free."""
+"""The free bytes that a work must leave, beyond its limit of written bytes; otherwise it is refused."""
 
 
 def check_space(directory: Path, bytes_max: int) -> None:
-    """Raises ``NoSpace`` unless ``bytes_max`` more fit, with some to spare."""
+    """Raises ``NoSpace`` unless ``bytes_max`` more fit, and ``FREE_BYTES_KEPT`` stay free."""
     free = shutil.disk_usage(directory).free
     if free < bytes_max + FREE_BYTES_KEPT:
         raise NoSpace(
@@ -38,20 +38,20 @@ def check_space(directory: Path, bytes_max: int) -> None:
 
 
 def check_range(name: str, value: float, low: float, high: float) -> None:
-    """Raises ``BadArgument``."""
+    """Raises ``BadArgument`` if the value is out of range."""
     if not low <= value <= high:
         raise BadArgument(f"{name}: {value} is out of range; it must be {low} to {high}")
 
 
 class Given:
-    """A cluster that somebody else runs."""
+    """A cluster that runs already."""
 
     def __init__(self, urls: str) -> None:
         self.urls = urls
         self.directory = Path(tempfile.gettempdir())
 
     async def __aenter__(self) -> Self:
-        """Raises ``Unreachable`` or ``NotMaster`` where there is nothing to measure."""
+        """Connects. Raises ``Unreachable`` or ``NotMaster`` if the cluster cannot be measured."""
         await master_url(self.urls)
         return self
 
@@ -60,7 +60,7 @@ class Given:
 
 
 class Own:
-    """Three nodes in a temporary directory of ``tempfile``'s choice (``TMPDIR``), or one ``within``.
+    """Three nodes in a directory of ``tempfile`` (``TMPDIR``), or ``within`` an existing one.
 
     ``settings`` are the nodes', such as ``checkpoint_bytes``.
     """
@@ -75,7 +75,7 @@ class Own:
 
     @property
     def last(self) -> Node:
-        """The node that works kill and start: never the first master."""
+        """The node that works kill and start; it is never the first master."""
         return self.cluster.nodes[-1]
 
     async def __aenter__(self) -> Self:
@@ -102,7 +102,7 @@ class Own:
         await self._end()
 
     def prepared(self) -> None:
-        """Is called when the nodes' config files are written, before they start."""
+        """Is called once the nodes' config files are written, before they start."""
 
     async def _end(self) -> None:
         self.cluster.kill()
@@ -110,14 +110,14 @@ class Own:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     async def start(self, node: Node) -> float:
-        """Starts a node that has ended; seconds until it answered its first request."""
+        """Starts an ended node; returns the seconds until it answered its first request."""
         began = time.perf_counter()
         node.start()
         await self.cluster.answering(node)
         return time.perf_counter() - began
 
     async def stop(self, node: Node) -> None:
-        """Ends a node cleanly."""
+        """Stops a node cleanly."""
         node.send(signal.SIGTERM)
         async with asyncio.timeout(30):
             while node.running:  # noqa: ASYNC110 (another process: there is no event)
@@ -137,12 +137,12 @@ class Own:
         return self.cluster.node((await self.master())["node"])
 
     async def master(self) -> dict[str, Any]:
-        """Asks for the master's status."""
+        """Requests the master's status."""
         return await self.status(await Endpoints(self.network, self.cluster.urls).master())
 
 
 async def master_url(urls: str) -> str:
-    """Raises ``NotMaster``, ``Unreachable``."""
+    """Returns the master's URL. Raises ``NotMaster``, ``Unreachable``."""
     network = AiohttpNetwork()
     try:
         return await Endpoints(network, urls.split(",")).master()

@@ -1,10 +1,10 @@
-"""``bench wal``: the local log alone, embedded, under threads that append; the raw disk in the same run beside it.
+"""``bench wal``: the embedded log alone, with threads that append, and the raw disk beside it in the same run.
 
-The figures are those that HBase's WALPerformanceEvaluation prints: operations a second, and the distributions of what
-an append took, what a sync took, and how many appends shared each sync.  An operation is one append of one entry.
+The figures are those of HBase's WALPerformanceEvaluation: operations a second, and the distributions of append times,
+of sync times, and of appends in each sync.  An operation is one append of one entry.
 
-The ceiling is one loop that writes as many bytes as the log's mean group, in one call, into a file of zeros in the same
-directory, and syncs them. It shows the disk's speed for groups of that size, without our code.
+The ceiling is a loop that writes and syncs as many bytes as the log's mean group, in one call, into a file of zeros in
+the same directory. It shows the disk's speed for groups of that size, without our code.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _POOL_BYTES: Final = 1 << 16
 
 
 class _Syncs(WaitingAppends):
-    """Notes of each sync how long it took, with its write, and how many entries and bytes shared it."""
+    """Notes the duration of each sync, including its write, and its numbers of entries and bytes."""
 
     def __init__(self, latch: AbstractContextManager[object]) -> None:
         super().__init__(latch)
@@ -55,7 +55,7 @@ class _Syncs(WaitingAppends):
         super().synced(last_vlsn)
 
     def restart(self) -> None:
-        """Forgets what was noted so far."""
+        """Drops all notes so far."""
         for column in (self.sync_ms, self.shared, self.group_bytes):
             del column[:]
 
@@ -103,7 +103,7 @@ class _Run:
         log = CountedLog.open(str(self._directory / "log"))
         assert isinstance(log, CountedLog)
         try:
-            log.append([b""])  # the first segment is made and zeroed before anything is timed
+            log.append([b""])  # creates and zeroes the first segment before any measurement
             log.syncs.restart()
             seconds = self._load(log)
             syncs = log.syncs
@@ -178,7 +178,7 @@ class _Run:
         return STAMP.pack(thread, number) + self._pool[at : at + self._options.size - STAMP.size]
 
     def _roll(self, log: Log) -> None:
-        """Rolls the log in a thread of its own: no append waits for it."""
+        """Rolls the log in a thread of its own, so that no append waits for it."""
         try:
             while self._rolls.get():
                 log.rotate()
@@ -186,7 +186,7 @@ class _Run:
             self._errors.append(f"roll: {error}")
 
     def _verify(self) -> dict[str, Any]:
-        """Reads everything back through a new open, and verifies the directory."""
+        """Reads all entries through a new open, and verifies the directory."""
         from vlsn.real.disk import PosixDisk
         from vlsn.real.lmdb_store import LmdbStores
         from vlsn.verify.verify import verify
@@ -208,12 +208,12 @@ class _Run:
         return {"entries": sum(found), "segments": report.segments, "seconds": seconds, "faults": faults}
 
     def _read_back(self, found: list[int]) -> list[str]:
-        """Counts each thread's entries in ``found``, up to the first that is not what it should be, which it tells."""
+        """Counts each thread's entries in ``found``, up to the first wrong one; returns a description of that."""
         last = 0
         with Log.open(str(self._directory / "log")) as log:
             for entry in log.read():
                 if len(entry.value) < STAMP.size:
-                    continue  # the first one, before the threads
+                    continue  # the entry from before the threads
                 thread, number = STAMP.unpack_from(entry.value)
                 if entry.vlsn <= last or thread >= len(found) or number != found[thread]:
                     return [f"VLSN {entry.vlsn} is number {number} of thread {thread}, out of order"]

@@ -15,9 +15,9 @@ from vlsn.errors import BadArgument
 from vlsn.limits import ENTRY_BYTES_MAX
 
 STAMP: Final = Struct("<II")
-"""The stamp that a value begins with: its thread and its number there."""
+"""The beginning of a value: its thread, and its number in that thread."""
 FRAMING_BYTES: Final = 120
-"""Bytes that an entry in a block of its own costs in the log beside its value."""
+"""Bytes of an entry in a block of its own, beside its value."""
 THREADS_MAX: Final = 1024
 ENTRIES_MAX: Final = 10_000_000
 BYTES_MAX: Final = 16 << 30
@@ -33,8 +33,9 @@ _ROWS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalOptions:
-    """``entries`` are each thread's; ``roll``: a new segment every so many entries, 0 for none but those of size.
-    With a ``sync_interval`` of N a thread waits for the sync at every Nth of its appends, and not at those between."""
+    """Options of ``bench wal``. ``entries`` is the number for each thread; ``roll`` starts a new segment after so many
+    entries (0: by size only). With a ``sync_interval`` of N a thread waits for a sync at every Nth of its appends
+    only."""
 
     threads: int = 1
     entries: int = 10_000
@@ -45,7 +46,7 @@ class WalOptions:
     bytes_max: int = BYTES_MAX
 
     def check(self) -> None:
-        """Raises ``BadArgument``."""
+        """Raises ``BadArgument`` for values out of range."""
         check_range("threads", self.threads, 1, THREADS_MAX)
         check_range("entries", self.entries, 1, ENTRIES_MAX)
         check_range("size", self.size, STAMP.size, ENTRY_BYTES_MAX)
@@ -58,7 +59,7 @@ class WalOptions:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A distribution, of every sample."""
+    """A distribution of all samples."""
 
     samples: Floats
 
@@ -79,7 +80,7 @@ class Spread:
 
 @dataclass(slots=True)
 class WalReport:
-    """One run."""
+    """The results of one run."""
 
     options: WalOptions
     seconds: float
@@ -142,7 +143,7 @@ class WalReport:
         }
 
     def lines(self) -> list[str]:
-        """Formats the report for a person; times in ms."""
+        """Formats the report as lines; times in ms."""
         row = self.json()
         disk = row["ceilings"]
         shown = [
@@ -176,7 +177,7 @@ def _cell(value: float) -> str:
 
 
 def _bars(histogram: dict[int, int]) -> list[str]:
-    """Draws appends a sync by powers of two, as bars."""
+    """Draws the number of appends in a sync by powers of two, as bars."""
     bins: Counter[int] = Counter()
     for shared, number in histogram.items():
         bins[max(int(shared) - 1, 0).bit_length()] += number

@@ -1,15 +1,14 @@
-"""The works: what a benchmark does to a cluster, each timed until its acknowledgements.
+"""The works: the load of a benchmark on a cluster, each timed until its acknowledgements.
 
     append     N writers, each awaits its append before the next, through the native client
     bulk       N batches under way at a time on one pipelined connection, each atomic
-    http       N connections, a POST an entry; by wrk where it is installed
-    catchup    a replica that missed everything comes back; bytes of log a second until it has all
-    recover    a replica killed with a log that no checkpoint covers; until it has all of it again
-    tail       N writers, and a reader who follows; from before an append until the reader has it
-    scan       reading a whole log from its first VLSN
+    http       N connections, one entry a POST; by wrk if it is installed
+    catchup    a replica that missed everything comes back; bytes of log a second until it has the whole log
+    recover    a killed replica whose log no checkpoint covers; until it has its whole log again
+    tail       N writers, and a reader that follows; from before an append until the reader has it
+    scan       reads a whole log from its first VLSN
 
-A work stops at its seconds, or when the bytes it may write are used up (three copies and their framing
-counted).
+A work stops after its seconds, or when it has written its limit of bytes (three copies, with framing).
 """
 
 from __future__ import annotations
@@ -34,20 +33,20 @@ from vlsn.errors import Unreachable, VlsnLogError
 
 VALUES = 1024
 FRAMING_BYTES = 16
-"""Bytes that an entry costs in the log beside its value, about, in blocks of many."""
+"""Approximate bytes of an entry in the log beside its value, in a block of many."""
 LONE_FRAMING_BYTES = 120
 """The same in a block of its own."""
 STAMP_BYTES = 8
 CATCHUP_S_MAX = 600
 Call = Callable[[], Awaitable[object]]
-"""One append; each call makes the next one."""
+"""One append; each call makes the next append."""
 Begin = Callable[[Iterator[bytes]], Call]
-"""Makes a writer's call.  The iterator yields its values without end."""
+"""Makes a writer's call.  The iterator yields values without end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The load of a work; ``batch`` entries of ``size`` bytes an append."""
+    """The load of a work; an append has ``batch`` entries of ``size`` bytes."""
 
     seconds: float
     writers: int
@@ -55,7 +54,7 @@ class Load:
     batch: int
     acks: str
     bytes_max: int
-    """The bytes over all nodes."""
+    """The limit of written bytes, over all nodes."""
     durability: str | None = None
 
     @property
@@ -64,7 +63,7 @@ class Load:
         return max(1, self.bytes_max // (NODES * (self.size + framing)))
 
     def values(self) -> list[bytes]:
-        """Makes different values to choose from, of printable bytes."""
+        """Makes different values of printable bytes, from which appends choose."""
         return [os.urandom(self.size // 2 + 1).hex()[: self.size].encode() for _ in range(VALUES)]
 
 
@@ -74,7 +73,7 @@ async def append(target: Given | Own, load: Load) -> Outcome:
 
 
 def singles(client: Client) -> Begin:
-    """Appends a value at a time; appends of several writers share batches."""
+    """Appends one value at a time; appends of several writers share batches."""
     return lambda values: lambda: client.append(next(values))
 
 
@@ -89,7 +88,7 @@ def batches(client: Client, size: int) -> Begin:
 
 
 async def timed(load: Load, begin: Begin) -> Outcome:
-    """Runs ``load.writers`` coroutines, one append at a time each, by the call that ``begin`` makes for it."""
+    """Runs ``load.writers`` coroutines, each of which makes one append at a time by its call from ``begin``."""
     values = load.values()
     samples = Samples()
     errors = 0
@@ -103,7 +102,7 @@ async def timed(load: Load, begin: Begin) -> Outcome:
         now, take = samples.now, samples.take
         ended = now()
         while ended < stop and len(samples.taken) < appends_max:
-            began = ended  # the next append begins as the one before ends: one look at the clock, not three
+            began = ended  # the next append begins as this one ends: one reading of the clock, not three
             try:
                 await call()
             except VlsnLogError:
@@ -143,7 +142,7 @@ wrk.headers["Content-Type"] = "application/octet-stream"
 
 
 async def catchup(target: Given | Own, load: Load) -> Outcome:
-    """Measures a catch-up: the last node dies as the group is founded, and comes back to a full log."""
+    """Measures a catch-up: the last node is killed when the group is founded, and starts again beside a full log."""
     assert isinstance(target, Own)
     own, late = target, target.last
     late.kill()
@@ -163,8 +162,8 @@ async def catchup(target: Given | Own, load: Load) -> Outcome:
 
 
 async def recover(target: Given | Own, load: Load) -> Outcome:
-    """Measures from the start of the process until the killed node has all of its log again. The interpreter's start is
-    included; ``open_entries_per_s`` is what is left of it beside the same start after a clean stop."""
+    """Measures from the start of the process until the killed node has all of its log again, including the start of the
+    interpreter. ``open_entries_per_s`` excludes the time that the same start takes after a clean stop."""
     assert isinstance(target, Own)
     own, node = target, target.last
     await _fill(own, load)
@@ -186,7 +185,7 @@ async def recover(target: Given | Own, load: Load) -> Outcome:
 
 
 async def _open(own: Own, node: Node, wanted: int) -> float:
-    """Starts the node; seconds until its log reaches ``wanted``."""
+    """Starts the node; returns the seconds until its log reaches ``wanted``."""
     began = time.perf_counter()
     await own.start(node)
     await own.synced(node, wanted)
@@ -251,7 +250,7 @@ async def scan(target: Given | Own, load: Load) -> Outcome:
 
 
 async def _fill(own: Own, load: Load) -> None:
-    """Writes for the load's seconds: atomic batches, also when they are of one entry."""
+    """Writes for the load's seconds, in atomic batches, also of one entry."""
     async with connect(own.urls) as client:
         await timed(load, batches(client, load.batch))
 
@@ -269,18 +268,18 @@ Run = Callable[[Given | Own, Load], Awaitable[Outcome]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A work and what it takes when nothing else is asked for."""
+    """A work and its default options."""
 
     run: Run
     writers: int
     batch: int = 1
     own_only: bool = False
     fills: bool = False
-    """Makes itself a log to work on: of one-entry blocks when ``batch`` is 1."""
+    """True if it fills a log to work on; with ``batch`` 1, one of one-entry blocks."""
     settings: tuple[tuple[str, int], ...] = ()
-    """Settings of the own cluster's nodes."""
+    """Settings of the nodes of a cluster of its own."""
     cache_bytes_per_s: int = 128_000_000
-    """More than it ever made the page cache grow by, all nodes together."""
+    """An upper bound of the growth of the page cache, all nodes together."""
 
 
 _BULK_BYTES_PER_S = 1_000_000_000

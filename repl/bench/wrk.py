@@ -1,6 +1,6 @@
-"""The load generator ``wrk``, driven for one figure.
+"""Runs the load generator ``wrk`` for one measurement.
 
-It counts answers of 400 and above as errors, but not redirects: point it at the master.
+wrk counts answers of 400 and above as errors, but not redirects, so the URL must be the master's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ end
 
 @dataclass(frozen=True, slots=True)
 class WrkFigures:
-    """Requests that were answered below 400, and their times."""
+    """Requests with an answer below 400, and their times."""
 
     requests: int
     seconds: float
@@ -42,7 +42,7 @@ def wrk_installed() -> bool:
 
 
 async def run_wrk(url: str, *, script: str, connections: int, seconds: float, threads: int = 1) -> WrkFigures:
-    """Runs wrk; ``script`` is Lua that sets up or makes the requests. Raises ``RuntimeError`` with wrk's own words."""
+    """Runs wrk; ``script`` is Lua that prepares or makes the requests. Raises ``RuntimeError`` with wrk's output."""
     with tempfile.TemporaryDirectory(prefix="vlsnlog-wrk-") as directory:
         path = Path(directory, "work.lua")
         path.write_text(script + _REPORT)

@@ -1,5 +1,5 @@
-"""Consumers of changes inside a node (CDC): classes of the user's that a child process of the node feeds with durable
-entries.
+"""Consumers inside a node (CDC, change data capture): a child process of the node feeds durable entries to a user's
+class.
 
     from repl.cdc import CdcConsumer
 
@@ -9,7 +9,7 @@ entries.
                 self.put(event.key, event.value)
             return True
 
-A consumer's own code imports from here; the node alone imports the node's side.
+A consumer imports its interface from this package. The package's other modules are the node's side.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """``/v1/cdc``: the CDC consumers of this node.
 
     GET  /v1/cdc                   {"node", "consumers": [{"name", "state", "mode", "next", "lag_vlsns", …}, …]}
-    GET  /v1/cdc/{name}            one of them
-    POST /v1/cdc/{name}/pause      stops it where it is; it holds the log
-    POST /v1/cdc/{name}/resume     lets it go on, paused or parked
-    POST /v1/cdc/{name}/reset      {"to": VLSN, "start" or "end"}: moves its position
-    POST /v1/cdc/{name}/skip       {"to": VLSN}: moves it forward, and names the VLSNs that it misses
-    POST /v1/cdc/{name}/resend     {"from": VLSN, "to": VLSN}: gives these once more, then goes on where it was
+    GET  /v1/cdc/{name}            one consumer
+    POST /v1/cdc/{name}/pause      stops the consumer; its position still holds the log
+    POST /v1/cdc/{name}/resume     starts a paused or parked consumer again
+    POST /v1/cdc/{name}/reset      {"to": VLSN, "start" or "end"}: moves the position
+    POST /v1/cdc/{name}/skip       {"to": VLSN}: moves the position forward, and returns the VLSNs that are skipped
+    POST /v1/cdc/{name}/resend     {"from": VLSN, "to": VLSN}: sends these VLSNs once more, then continues as before
 
-Each answers for this node alone.  A consumer with ``run_on = "master"`` takes orders on the master only.
+Each call concerns this node alone. Orders to a consumer with ``run_on = "master"`` are accepted on the master only.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class CdcRoutes:
         return answered({"node": self._cdc.name, "consumers": self._cdc.told()})
 
     def methods(self, path: str) -> Mapping[str, Handler]:
-        """Returns the methods of one consumer's path, or of an order to it. Raises ``NotFound``."""
+        """Returns the methods for the path of one consumer, or of an order to a consumer. Raises ``NotFound``."""
         name, _, order = path.removeprefix(PATH + "/").partition("/")
         name = query.named(name)
         orders: Mapping[str, Callable[[str, Request], Awaitable[dict[str, Any]]]] = {

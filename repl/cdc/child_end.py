@@ -1,6 +1,6 @@
-"""The end of a consumer's process: it is asked, then sent SIGTERM, then killed.
+"""The end of a consumer's process: STOP, then SIGTERM, then SIGKILL.
 
-STOP ─► STOP_S ─► SIGTERM ─► TERMINATE_S ─► SIGKILL ─► TERMINATE_S, and nobody waits any more
+STOP ─► STOP_S ─► SIGTERM ─► TERMINATE_S ─► SIGKILL ─► TERMINATE_S ─► the node waits no longer
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from repl.cdc.children import Child
 from vlsn.errors import ChannelClosed
 
 STOP_S = 10.0
-"""Seconds that a consumer has to return from its call and from ``stop``, until its process is terminated."""
+"""Seconds after STOP in which a consumer must return from its call and from ``stop``. Then its process is
+terminated."""
 TERMINATE_S = 5.0
-"""Seconds from SIGTERM to SIGKILL, and from there until nobody waits for its end any more."""
+"""Seconds between SIGTERM and SIGKILL, and seconds that the node waits after SIGKILL."""
 END_S = 2.0
-"""Seconds that a process has to end by itself once it has closed its connection."""
+"""Seconds in which a process must end after it has closed its connection."""
 
 
 async def stop_child(child: Child, stopped: asyncio.Task[None]) -> None:
-    """Stops the consumer, which has done so when ``stopped`` ends; one that has died meanwhile is stopped."""
+    """Stops the consumer and its process. ``stopped`` completes when the consumer reports that it has stopped. A
+    process that has died meanwhile counts as stopped."""
     try:
         async with asyncio.timeout(STOP_S):
             with suppress(ChannelClosed):
@@ -35,10 +37,9 @@ async def stop_child(child: Child, stopped: asyncio.Task[None]) -> None:
 
 
 async def how_it_ended(child: Child) -> str:
-    """Returns how a child has ended whose connection is closed. A child that goes on without its connection gets no
-    wait."""
+    """Returns how a child ended that has closed its connection. Waits at most ``END_S`` for a child that still runs."""
     if not await _ends(child, END_S):
-        return "it has closed its connection to the node, and was ended"
+        return "it closed its connection to the node, and was killed"
     status = await child.ended()
     return f"its process ended by signal {-status}" if status < 0 else f"its process ended with status {status}"
 

@@ -1,14 +1,15 @@
-"""One child, fed: the log's blocks go to it, positions come back and are stored, until one of the two ends.
+"""The feed of one child process: sends the log's blocks and stores the positions that come back, until either side
+stops.
 
     source ─► BLOCKS, at most a window that is not TAKEN ─► child        COMMIT ─► stored ─► COMMITTED
 
-1. From where it stands it reads on in ARCHIVE; BUFFER and back by position (``feeder.source``), for ever.
+1. The feed starts at the consumer's position in ARCHIVE, and changes between BUFFER and ARCHIVE (``feeder.source``).
 2. Only durable entries are sent.
-3. The newest of the commits that wait is stored; the log's hold follows the stored position. However the child ends,
-   its last commit is stored before the next child starts.
-4. A child that takes nothing for ``events_timeout_s``, or breaks the order of messages, is ended.
-5. ``Patience`` times the waits: a node that was stopped itself (SIGSTOP, a paused machine) does not take its child for
-   hung afterwards.
+3. Of several commits that wait, only the newest is stored. The log's hold follows the stored position. However the
+   child ends, its last commit is stored before the next child starts.
+4. A child that takes nothing for ``events_timeout_s``, or breaks the order of messages, is killed.
+5. ``Patience`` measures these times. If the node itself was stopped (SIGSTOP, a paused machine), it does not take its
+   child for hung afterwards.
 """
 
 from __future__ import annotations
@@ -32,18 +33,19 @@ from vlsn.seams import Buffer, Clock
 from vlsn.together import failure_of
 
 STORE_PERIOD_S = 0.02
-"""Seconds from a position's being stored to the store of the next one: each is a sync of this disk, or an entry of the
-log, and of those that come meanwhile the newest counts."""
+"""The shortest time in seconds between two stores of a position. Each store is a sync of this disk or an entry in the
+log. Of the commits that arrive in between, only the newest is stored."""
 WATCH_S = 0.25
 LONG_CALL_S = 2.0
-"""Seconds of one call after which a child has the lowest priority, until it is replaced: it may well spin."""
+"""A call that takes longer than this many seconds gets its child the lowest priority until the child is replaced. Such
+a call may be spinning."""
 GAP_S = 2 * WATCH_S
-"""Seconds between two looks of the watch; a longer pause was the node's own."""
+"""The most seconds that count between two calls of ``look``. During a longer pause the node itself was stopped."""
 
 
 class ConsumerFailed(Exception):
-    """A consumer raised, or its process ended or had to be ended; ``vlsn`` is where it stood, 0 where it had not
-    begun."""
+    """A consumer raised an exception, or its process ended or was killed. ``vlsn`` is the consumer's VLSN then, 0 if it
+    had not begun."""
 
     def __init__(self, reason: str, vlsn: int = 0) -> None:
         super().__init__(reason)
@@ -51,7 +53,7 @@ class ConsumerFailed(Exception):
 
 
 class ConsumerSlow(ConsumerFailed):
-    """A process was not ready in its time; ``began`` says whether it had come as far as the consumer's own code."""
+    """A process was not ready in time. ``began`` is true if the consumer's own code had started."""
 
     def __init__(self, reason: str, began: bool) -> None:
         super().__init__(reason)
@@ -59,11 +61,11 @@ class ConsumerSlow(ConsumerFailed):
 
 
 class ConsumerRefused(ConsumerFailed):
-    """A consumer refuses its settings: no second try mends that."""
+    """A consumer refuses its settings, so a second try would fail as well."""
 
 
 class ConsumerWaits(ConsumerFailed):
-    """A consumer cannot go on for now, by no failure of its own: its target is away."""
+    """A consumer cannot continue for now, because its target is not available. This does not count as a failure."""
 
     def __init__(self, reason: str, vlsn: int = 0, after_s: float = 0.0) -> None:
         super().__init__(reason, vlsn)
@@ -71,7 +73,7 @@ class ConsumerWaits(ConsumerFailed):
 
 
 class KeepsItsOwn(Exception):
-    """A consumer that keeps its own position was to receive VLSNs once more: it begins behind them."""
+    """A consumer that keeps its own position was asked to receive earlier VLSNs again, but it starts after them."""
 
 
 @dataclass(slots=True)
@@ -79,43 +81,43 @@ class CaptureCounts:
     """The counters of one consumer since the node's start."""
 
     entries: int = 0
-    """Entries of users, without the log's own."""
+    """Users' entries; the log's own entries are not counted."""
     bytes: int = 0
     last: int = 0
-    """The VLSN of the one that was taken last; 0 for none."""
+    """The VLSN of the entry that was taken last; 0 for none."""
     segments: int = 0
-    """Segments that something was taken of."""
+    """The number of segments from which an entry was taken."""
     segment: int = 0
-    """The one that was taken of last; 0 for none."""
+    """The number of the segment from which an entry was taken last; 0 for none."""
     to_buffer: int = 0
     to_archive: int = 0
     commits: int = 0
     restarts: int = 0
     events: Seconds = field(default_factory=Seconds)
-    """Seconds that calls of ``on_events`` took, of one message each."""
+    """Seconds that each message took in calls of ``on_events``."""
     stored: Seconds = field(default_factory=Seconds)
-    """Seconds from a commit's arrival until its position was stored."""
+    """Seconds from the arrival of a commit until its position was stored."""
     captured: Seconds = field(default_factory=Seconds)
-    """Seconds from an entry's sealing, by the clock of its block, until the consumer had taken it."""
+    """Seconds from the sealing of a block, by the block's clock, until the consumer had taken the block."""
 
     def of_segments(self, first: int, last: int) -> None:
-        """Counts the segments from which something was taken, but not twice the one in which it goes on; 0: not
-        known."""
+        """Counts the segments ``first`` to ``last``, except for a segment that was counted before. 0 means that a
+        number is not known."""
         if first and last:
             self.segments += last - first + (first != self.segment)
             self.segment = last
 
 
 class Patience:
-    """Seconds that something was waited for, of those in which this node itself ran: it is to be looked at every
-    ``WATCH_S``, and a longer gap between two looks is the node's own."""
+    """Measures how long this node has waited for something, in seconds during which the node itself ran. Call ``look``
+    every ``WATCH_S``. A longer gap between two calls counts as ``GAP_S``, because the node was stopped."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.again()
 
     def again(self) -> None:
-        """Begins from nothing."""
+        """Starts again at 0 seconds."""
         self._looked_s = self._clock.monotonic_s()
         self.seconds = 0.0
 
@@ -127,7 +129,7 @@ class Patience:
 
 
 class Joined:
-    """The last BLOCKS message that was made: consumers that stand side by side are sent the same bytes."""
+    """The last BLOCKS message that was made. Consumers at the same position are sent the same bytes."""
 
     def __init__(self) -> None:
         self._span = (0, 0)
@@ -141,7 +143,7 @@ class Joined:
 
 
 class Readable(Protocol):
-    """How far a consumer may see."""
+    """How far a consumer may read the log."""
 
     @property
     def durable(self) -> Vlsn: ...
@@ -152,7 +154,7 @@ class Readable(Protocol):
 
 
 class ChildFeed:
-    """One child from START to its end.  ``run`` is all of it."""
+    """The feed of one child, from START until the child ends. ``run`` does all of it."""
 
     def __init__(
         self,
@@ -170,9 +172,9 @@ class ChildFeed:
         events_timeout_s: float,
         upto: int | None,
     ) -> None:
-        """``store`` stores the position with that next VLSN, and says whether it did. A position that it puts off comes
-        again with a later one; the last call must store.  ``segment_of`` finds the number of the segment of an entry, 0
-        where it cannot.  ``upto``: the last VLSN to be sent, None without end."""
+        """``store`` stores a position (the next VLSN) and returns whether it did. A position that ``store`` puts off is
+        offered again with a later position; the last call must store. ``segment_of`` returns the number of the segment
+        that has an entry, or 0 if that is not known. ``upto`` is the last VLSN to send; None sets no end."""
         self._child = child
         self._make_source = make_source
         self._reads = reads
@@ -187,28 +189,28 @@ class ChildFeed:
         self._upto = upto
         self.source: Source | None = None
         self.keeps = False
-        """It keeps its own position, and has said so."""
+        """True if the consumer has said that it keeps its own position."""
         self.next = 0
-        """Behind the last VLSN that the consumer has taken."""
+        """The VLSN after the last one that the consumer has taken."""
         self.kept = 0
-        """Behind the last VLSN that it has committed, or where it began; 0 before it is ready."""
+        """The VLSN after the last one that the consumer has committed, or its first VLSN; 0 before it is ready."""
         self.time_us = 0
-        """The time of the last block that it has taken; 0 for none."""
+        """The time of the last block that the consumer has taken; 0 for none."""
         self.in_flight = 0
-        """Bytes of BLOCKS that were sent and are not taken."""
+        """Bytes of BLOCKS messages that were sent and not taken yet."""
         self._silent = Patience(clock)
         self._hello = False
         self._room = asyncio.Event()
         self._commit: tuple[Commit, float] | None = None
         self._commit_came = asyncio.Event()
         self._over = False
-        """No more commits come."""
+        """True when no more commits will come."""
         self._over_came = asyncio.Event()
 
     async def run(self, start: Start, stop: asyncio.Event, switched: Callable[[Mode], None]) -> None:
-        """Feeds it until ``stop``, or until everything up to ``upto`` is taken; then the consumer is stopped, and its
-        last commit is stored. Raises ``ConsumerFailed``; ``KeepsItsOwn`` where ``upto`` is set; ``Trimmed``,
-        ``Damaged`` and what ``store`` raises, the child ended without more ado."""
+        """Feeds the child until ``stop``, or until everything up to ``upto`` is taken. Then stops the consumer and
+        stores its last commit. Raises ``ConsumerFailed``; ``KeepsItsOwn`` if ``upto`` is set; ``Trimmed``, ``Damaged``
+        and the errors of ``store``. After an error the child is killed."""
         try:
             await self._run(start, stop, switched)
         finally:
@@ -221,7 +223,7 @@ class ChildFeed:
         if ready is None:
             return
         if not isinstance(ready, Ready):
-            raise ConsumerFailed(f"it sent {type(ready).__name__} where READY was due")
+            raise ConsumerFailed(f"it sent {type(ready).__name__}, not READY")
         self.keeps = ready.next is not None
         if self.keeps and self._upto is not None:
             raise KeepsItsOwn("it keeps its own position")
@@ -257,7 +259,8 @@ class ChildFeed:
                 failure_of(part)
 
     async def _started(self, start: Start, stop: asyncio.Event) -> messages.ToNode | None:
-        """Starts the consumer; returns what it says then, None where it is to stop before it has said so."""
+        """Starts the consumer and returns its first message after HELLO. Returns None if the consumer is stopped before
+        it sends one."""
         opening = asyncio.create_task(self._opening(start), name="cdc-start")
         waited, limit, stopping = Patience(self._clock), self._start_timeout_s, False
         try:
@@ -288,7 +291,7 @@ class ChildFeed:
         return order
 
     async def _feed(self, source: Source) -> None:
-        """Sends what is durable; returns when everything up to ``upto`` is taken."""
+        """Sends durable blocks. Returns when everything up to ``upto`` is taken."""
         while True:
             while self.in_flight >= min(self._ahead_bytes, WINDOW_BYTES):
                 self._room.clear()
@@ -315,7 +318,7 @@ class ChildFeed:
                 raise ConsumerFailed(await how_it_ended(self._child), self.next) from None
 
     async def _hear(self) -> None:
-        """Takes the child's messages; returns when the consumer has stopped."""
+        """Receives the child's messages. Returns when the consumer has stopped."""
         while True:
             try:
                 order = await self._order()
@@ -335,7 +338,7 @@ class ChildFeed:
         assert self.source is not None
         if not self.next <= taken.next <= self.source.next_vlsn or not 0 <= taken.bytes <= self.in_flight:
             raise ConsumerFailed(f"it has taken what it was not sent: {taken}", self.next)
-        if not taken.bytes:  # it says only that it is at work
+        if not taken.bytes:  # the message says only that the consumer is working
             return
         if not 0 <= taken.events <= taken.next - self.next or not 0 <= taken.last < taken.next:
             raise ConsumerFailed(f"it has taken what it was not sent: {taken}", self.next)
@@ -360,7 +363,7 @@ class ChildFeed:
         self._commit_came.set()
 
     async def _keep(self) -> None:
-        """Stores positions as they are committed, and reports that to the child; the last one at the end."""
+        """Stores committed positions and reports them to the child. Stores the last one before it returns."""
         while not self._over:
             await self._commit_came.wait()
             self._commit_came.clear()
@@ -371,7 +374,7 @@ class ChildFeed:
         await self._stored(final=True)
 
     async def _stored(self, *, final: bool) -> bool:
-        """Stores the newest commit, unless that is put off; says whether it did."""
+        """Stores the newest commit, unless ``store`` puts it off. Returns whether the commit was stored."""
         if self._commit is None:
             return False
         commit, came_s = self._commit
@@ -381,20 +384,20 @@ class ChildFeed:
         self._counts.stored.add(self._clock.monotonic_s() - came_s)
         if self._commit is not None and self._commit[0] is commit:
             self._commit = None
-        with suppress(ChannelClosed):  # the reader of its messages says how it ended
+        with suppress(ChannelClosed):  # `_hear` reports how the child ended
             await self._child.send(messages.encode(Committed(commit.number)))
         return True
 
     async def _all_stored(self, keep: asyncio.Task[None]) -> None:
-        """Waits for the store under way, and for that of the last commit: the next child begins there, and no late
-        write takes the position back."""
+        """Waits for the running store and for the store of the last commit. The next child begins there, and no late
+        write may take the position back."""
         self._over = True
         self._over_came.set()
         self._commit_came.set()
         await asyncio.wait([keep])
 
     async def _watch(self) -> None:
-        """Ends a child that takes nothing; before that it gets the lowest priority."""
+        """Kills a child that takes nothing. A child whose call takes long first gets the lowest priority."""
         demoted = False
         while True:
             await asyncio.sleep(WATCH_S)

@@ -1,4 +1,4 @@
-"""The seam of child processes: how a node starts, feeds and ends those of its consumers."""
+"""The seam of child processes: how a node starts, feeds and stops the processes of its consumers."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ class Child(Protocol):
     def pid(self) -> int: ...
 
     async def send(self, message: Buffer) -> None:
-        """Hands a message over; waits while the child takes none. Raises ``ChannelClosed``."""
+        """Sends a message; waits while the child reads none. Raises ``ChannelClosed``."""
         ...
 
     async def receive(self) -> bytes:
-        """Returns the child's next message. Raises ``ChannelClosed`` when it has ended, ``BadBody``."""
+        """Returns the child's next message. Raises ``ChannelClosed`` if the child has ended, ``BadBody``."""
         ...
 
     async def ended(self) -> int:
-        """Returns its exit status, below 0 for a signal, once it has ended."""
+        """Waits until the child has ended. Returns its exit status, which is negative for a signal."""
         ...
 
     def demote(self) -> None:
-        """Lowers the child to the lowest priority for as long as it lives; harmless when it has ended."""
+        """Gives the child the lowest priority for the rest of its life; does nothing if the child has ended."""
         ...
 
     def terminate(self) -> None:
-        """Asks the child to end (SIGTERM); harmless when it has."""
+        """Sends SIGTERM to the child; does nothing if the child has ended."""
         ...
 
     def kill(self) -> None:
-        """Kills the child (SIGKILL); harmless when it has ended."""
+        """Sends SIGKILL to the child; does nothing if the child has ended."""
         ...
 
 

@@ -9,64 +9,66 @@ from typing import Any, NamedTuple, Protocol
 from vlsn.format.block import Entry
 
 CdcEvent = Entry
-"""One entry: ``vlsn``, ``term``, ``time`` (µs since the epoch), ``txn`` (the first VLSN of its transaction, 0: none),
-``key`` (None: none), ``value``; ``text()`` and ``json()`` read the value."""
+"""One entry: ``vlsn``, ``term``, ``time`` (µs since the epoch), ``txn`` (the first VLSN of its transaction; 0: none),
+``key`` (None: none), ``value``. ``text()`` and ``json()`` decode the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class CdcContext:
-    """The context that a consumer receives at its start."""
+    """The context that a consumer receives when it starts."""
 
     name: str
     node: str
     group: str
     next: int
-    """The VLSN of the first event that it will receive, unless ``start`` returns another one."""
+    """The VLSN of the first event that the consumer will receive, unless ``start`` returns another VLSN."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The table ``options`` of its settings."""
+    """The table ``options`` of the consumer's settings."""
     run_on: str = "node"
-    """``node`` or ``master``, as its settings say."""
+    """``node`` or ``master``: the setting ``run_on`` of the consumer."""
     term: int = 0
-    """The term of the log's last entry here: where two nodes run one consumer of the group, the newer has the higher
-    one, and the older's must not be let write any more."""
+    """The term of the last entry in this node's log. If two nodes run the same consumer, the newer worker has the
+    higher term, and writes of the older one must be refused."""
     position_term: int = 0
-    """The term of the entry before ``next``; 0 where that is not known."""
+    """The term of the entry before ``next``, or 0 if it is not known."""
     moved: bool = False
-    """A person has moved it to ``next`` (`reset`, `skip`): a consumer with a position of its own gives that up for this
-    one."""
+    """True if a person has moved the consumer to ``next`` (``reset``, ``skip``). A consumer that keeps its own position
+    must then use ``next`` instead."""
     moved_us: int = 0
-    """The time of that order, µs since the epoch, which is its name: it may be passed more than once, until the next
-    commit. A consumer that stores this beside its position obeys each order once."""
+    """The time of that order in µs since the epoch, which identifies the order. The same order may be passed several
+    times until the next commit. A consumer that stores this time beside its position obeys each order once."""
     begins: bool = False
-    """It has no commit yet: a consumer with a position of its own makes one only then, or where it was ``moved``. Set
-    with ``run_on = "master"``."""
+    """True if the consumer has never committed. A consumer that keeps its own position creates a position only then, or
+    if ``moved`` is true. Set with ``run_on = "master"`` only."""
 
 
 class CdcEvents(Iterator[CdcEvent], Protocol):
-    """The events of one call, and the position behind the last one taken."""
+    """The events of one call, and the position after the last event taken."""
 
     @property
     def next_vlsn(self) -> int:
-        """Behind the last event taken and the other entries after it: the position that True commits. A consumer that
-        keeps its own position stores this, not ``event.vlsn + 1``: the log does not hold the entries between."""
+        """The position after the last event taken and after the log's own entries that follow it: the position that
+        True commits. A consumer that keeps its own position stores this value, not ``event.vlsn + 1``: cleaning may
+        remove the entries between."""
         ...
 
     @property
     def term(self) -> int:
-        """The term of the entry before ``next_vlsn``; 0 before anything was taken."""
+        """The term of the entry before ``next_vlsn``; 0 before an event was taken."""
         ...
 
 
 class CdcPosition(NamedTuple):
-    """A position that a consumer keeps by itself: the VLSN that it wants first, and the term of the entry before."""
+    """A position that a consumer keeps itself: the VLSN that it wants first, and the term of the entry before that
+    VLSN."""
 
     next: int
     term: int
 
 
 class CdcUnavailable(Exception):
-    """Raise it where what the consumer writes to is away: it is started again a while later, for as long as it takes,
-    and that counts as no failure of its own.  ``after_s``: not before so many seconds, an hour at most."""
+    """Raised by a consumer whose target is not available. The node starts the consumer again later, as often as needed,
+    and does not count a failure. ``after_s``: the least number of seconds to wait, an hour at most."""
 
     def __init__(self, reason: str, after_s: float = 0.0) -> None:
         super().__init__(reason)
@@ -74,27 +76,30 @@ class CdcUnavailable(Exception):
 
 
 class CdcConsumer:
-    """A consumer of everything that becomes durable, in order, at least once each.
+    """A consumer of everything that becomes durable, in order, each event at least once.
 
-    It lives in a child process of the node, on one thread.  An exception of any of its methods ends that process; it is
-    started again a moment later, from the position that was committed last.
+    A consumer runs in a child process of the node, on one thread. An exception of any method ends that process. The
+    node starts the process again a moment later, from the position that was committed last.
     """
 
     def start(self, context: CdcContext) -> int | CdcPosition | None:
-        """Prepares it. Returns the VLSN of the event that it wants first, where it keeps its own position; None where
-        the node keeps it.
+        """Prepares the consumer. Returns the VLSN of the first event that it wants, if the consumer keeps its own
+        position; returns None if the node keeps the position.
 
-        A ``CdcPosition`` in place of the VLSN has the log checked for the entry before it: another log parks it.
-        ``BadArgument`` (of ``vlsn``) parks it at once: its options are such as no second try mends."""
+        With a ``CdcPosition`` in place of the VLSN, the node checks the term of the entry before it; a different log
+        parks the consumer. ``BadArgument`` (of ``vlsn``) parks the consumer at once, because a second try would fail as
+        well.
+        """
         return None
 
     def on_events(self, events: CdcEvents) -> bool | int:
-        """Takes as many of ``events`` as it likes, at least one; the next call goes on behind the last one taken.
+        """Takes one or more of ``events``. The next call continues after the last event taken.
 
-        True commits the position behind the last event taken. Once that is stored, soon after the return, no earlier
-        event comes again.  False goes on without.  A VLSN in place of True commits a position that lies further back:
-        the events behind it are not dealt with yet, and may come again."""
+        True commits the position after the last event taken. Once that position is stored, soon after the return, no
+        earlier event is delivered again. False commits nothing. A VLSN in place of True commits an earlier position:
+        the events from that VLSN on are not finished yet, and may be delivered again.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no on_events")
 
     def stop(self) -> None:
-        """Releases its resources; no call follows. Not called when its process is killed."""
+        """Releases the consumer's resources. No call follows. Not called if the process is killed."""

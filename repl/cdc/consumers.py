@@ -1,7 +1,8 @@
-"""The CDC consumers of one node: their records for as long as the node lives, their workers while its log is open.
+"""The CDC consumers of one node: a record of each while the node runs, and a worker of each while the log is open.
 
 records   orders  invoices  mirror        settings, state, counts: from the node's start to its stop
-workers   orders  invoices                one log's life; ``mirror`` runs on the master, which this node is not
+workers   orders  invoices                while one log is open; ``mirror`` runs on the master, and this node is not the
+master
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from vlsn.state.consumers import positions_in
 from vlsn.together import together
 
 LOOK_S = 0.1
-"""Seconds between two looks at whether this node is the master."""
+"""Seconds between two checks whether this node is the master."""
 OTHERS_S = 1.0
-"""Seconds between two looks at which consumers the group has."""
+"""Seconds between two checks for consumers of the group that this node's settings do not name."""
 STUCK = (CdcState.PARKED, CdcState.NOT_CONFIGURED)
-"""States that end by an order or by other settings alone."""
+"""States that only an order or other settings can change."""
 NOT_HERE = "it runs on the master, which this node is not"
 
 
 class CdcConsumers:
-    """All of one node's.  ``event`` notes events of the node by name."""
+    """All CDC consumers of one node. ``event`` notes events of the node by name."""
 
     def __init__(self, settings: Sequence[CdcSettings], node: CdcNode, event: Callable[..., None]) -> None:
         self.records = {each.name: CdcRecord(each) for each in settings}
@@ -52,11 +53,12 @@ class CdcConsumers:
             self._host = None
 
     async def close(self) -> None:
-        """Stops all children in peace; a child that still runs when this is cancelled is killed with its worker."""
+        """Stops all children and waits for them. If this call is cancelled, a child that still runs is killed with its
+        worker."""
         await asyncio.gather(*(worker.close() for worker in self._workers.values()))
 
     async def _play(self, record: CdcRecord, host: CdcHost, joined: Joined) -> None:
-        """Runs one consumer whenever this node is to."""
+        """Runs one consumer for as long as it should run on this node."""
         follows_master = record.settings.run_on == "master"
         while True:
             while follows_master and not host.is_master():
@@ -73,10 +75,10 @@ class CdcConsumers:
                 running.cancel()
                 await asyncio.wait([running])
             if follows_master:
-                record.next, record.moved, record.paused_us = 0, False, 0  # whoever leads next stores it
+                record.next, record.moved, record.paused_us = 0, False, 0  # the next master stores the position
 
     async def _look_for_others(self, host: CdcHost) -> None:
-        """Reports, on the master, the consumers of the group that its settings do not name."""
+        """Reports, on the master, the consumers of the group that the master's settings do not name."""
         said: set[str] = set()
         while True:
             found = self._not_configured(host)
@@ -86,8 +88,8 @@ class CdcConsumers:
             await asyncio.sleep(OTHERS_S)
 
     def _not_configured(self, host: CdcHost | None) -> dict[str, int]:
-        """Finds the consumers with ``run_on = "master"`` that have a position and are not in the settings of this node,
-        which is the master: their positions, by name."""
+        """Returns consumers with ``run_on = "master"`` that have a position, but are not in the settings of this node,
+        the master. Returns their positions by name; empty on other nodes."""
         if host is None or not host.is_master():
             return {}
         small = host.log.view.history.small
@@ -119,7 +121,8 @@ class CdcConsumers:
     # Questions and orders.
 
     def told(self) -> list[dict[str, Any]]:
-        """Tells of every consumer, in the order of the settings; on the master of those too that these lack."""
+        """Returns the status of every consumer in the order of the settings. On the master it includes consumers that
+        the settings do not name."""
         others = self._not_configured(self._host)
         return [
             *(self._told(record) for record in self.records.values()),
@@ -127,13 +130,13 @@ class CdcConsumers:
         ]
 
     def stuck(self) -> dict[str, tuple[CdcState, str]]:
-        """Returns the state of each consumer that needs a person, and its reason, by name."""
+        """Returns, by name, the state and the reason of each consumer that needs a person."""
         others = self._not_configured(self._host)
         records = (*self.records.values(), *(_other(name, next_vlsn) for name, next_vlsn in others.items()))
         return {each.settings.name: (each.state, each.reason) for each in records if each.state in STUCK}
 
     def told_of(self, name: str) -> dict[str, Any]:
-        """Tells of one consumer. Raises ``NotFound``."""
+        """Returns the status of one consumer. Raises ``NotFound``."""
         record, others = self.records.get(name), self._not_configured(self._host)
         if record is None and name in others:
             record = _other(name, others[name])
@@ -195,14 +198,14 @@ class CdcConsumers:
         return self.told_of(name)
 
     async def reset(self, name: str, to: int | str) -> dict[str, Any]:
-        """Moves a consumer to a VLSN, ``start`` or ``end``. Raises ``NotFound``, ``NotMaster``, and as
+        """Moves a consumer to a VLSN, ``start`` or ``end``. Raises ``NotFound``, ``NotMaster``, and the errors of
         ``CdcWorker.move``."""
         worker = self._worker(name)
         before = await worker.carry_out("reset", worker.move(worker.host.vlsn_of(to)))
         return {**self.told_of(name), "before": before}
 
     async def skip(self, name: str, to: int) -> dict[str, Any]:
-        """Moves a consumer forward, and names the VLSNs that it misses. Raises as ``reset``."""
+        """Moves a consumer forward, and returns the VLSNs that are skipped. Raises as ``reset``."""
         worker, record = self._worker(name), self._record(name)
         first = record.lost[0] or record.next
         if not first:
@@ -236,7 +239,7 @@ class CdcConsumers:
 
 
 def _other(name: str, next_vlsn: int) -> CdcRecord:
-    """Makes the record of a consumer that only the group knows."""
+    """Makes the record of a consumer that has a position in the group, but no settings here."""
     why = (
         "the group has its position, which holds the log, and the settings of this node, the master, do not name it: "
         f'write its table [[cdc]] with run_on = "master" into them, or '

@@ -1,4 +1,4 @@
-"""The parts that a node lends its CDC consumers: for its life, and while a log is open."""
+"""The parts of a node that its CDC consumers use: for the node's life, and while a log is open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vlsn.write.local_log import LocalLog
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdcNode:
-    """The parts of a node that outlive its logs."""
+    """The parts that live as long as the node."""
 
     name: str
     group: str
@@ -31,37 +31,37 @@ class CdcNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdcHost:
-    """The parts that go with one open log."""
+    """The parts that belong to one open log."""
 
     log: LocalLog
     reads: Reads
     reading: Reading
-    """Runs the reads of segments."""
+    """Runs reads of segments off the event loop."""
     storing: Offload[object]
-    """Runs the writes of positions."""
+    """Runs writes of positions off the event loop."""
     positions: NodePositions
     begun: Begun
     is_master: Callable[[], bool]
 
     @property
     def first(self) -> int:
-        """The first VLSN still here; 1 in an empty log."""
+        """The first VLSN that this log still has; 1 in an empty log."""
         return max(1, int(self.log.view.range.first))
 
     def vlsn_of(self, place: int | str) -> int:
-        """Returns the VLSN that ``start``, ``end`` or a VLSN means."""
+        """Returns the VLSN for ``start``, ``end`` or a VLSN."""
         if place == "end":
             return int(self.reads.durable) + 1
         return self.first if place == "start" else int(place)
 
     def check_here(self, vlsn: int) -> None:
-        """Raises ``Trimmed`` where it was cleaned away."""
+        """Raises ``Trimmed`` if ``vlsn`` was cleaned away."""
         if vlsn < self.first:
             first = Vlsn(self.first)
             raise Trimmed(f"VLSN {vlsn} was cleaned away; the first still here is {first}", first=first)
 
     def segment_of(self, vlsn: int) -> int:
-        """Finds the number of the segment of an entry; 0 where the index does not know it."""
+        """Returns the number of the segment that has an entry, or 0 if the index does not have the entry."""
         try:
             mapping = self.log.view.index.at_or_before(Vlsn(vlsn))
         except VlsnLogError:

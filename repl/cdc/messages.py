@@ -1,18 +1,19 @@
-"""The messages between a node and the child process of one of its consumers.
+"""The messages between a node and the child process of a consumer.
 
-    node   START            who it is, where it begins, its options
-           BLOCKS           a feed's BLOCKS message: whole blocks, all of them durable
-           COMMITTED        positions up to this number are stored
-           STOP             end when the call under way returns
-    child  HELLO            its process is up; what comes now is the consumer's own code
+    node   START            the consumer's name, its first VLSN, its options
+           BLOCKS           a feed's BLOCKS message: whole blocks, all durable
+           COMMITTED        commits up to this number are stored
+           STOP             end when the running call returns
+    child  HELLO            the process has started; next it runs the consumer's own code
            READY            the consumer has started; its own position, if it keeps one
-           TAKEN            it has taken a BLOCKS message of so many bytes whole; how long that took; the last COMMIT
-           COMMIT           a position to be stored, while there is more of its message
+           TAKEN            a BLOCKS message of so many bytes was taken whole; how long it took; the last COMMIT
+           COMMIT           a position to store, while the message is not taken whole
            FAILED           the consumer raised; the child ends
            STOPPED          the consumer has stopped; the child ends
 
-A message is a type byte and a body: that of BLOCKS as on a feed, JSON for the rest.  Each side refuses what it does not
-expect.  The bytes of BLOCKS that were sent and not yet TAKEN stay within ``WINDOW_BYTES``, or are one message.
+A message is a type byte and a body. The body of BLOCKS is as on a feed, all others are JSON. Each side refuses
+unexpected messages. The bytes of BLOCKS that were sent and not yet TAKEN stay within ``WINDOW_BYTES``, or are one
+message.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from vlsn.seams import Buffer
 
 WINDOW_BYTES: Final = 4 * MIB
 CONTROL_BYTES_MAX: Final = 256 * 1024
-"""A message other than BLOCKS."""
+"""The largest message other than BLOCKS."""
 MESSAGE_BYTES_MAX: Final = 20 * MIB
-"""A BLOCKS message: one block of the largest size with its header."""
+"""The largest BLOCKS message: one block of the largest size with its header."""
 REASON_CHARACTERS_MAX: Final = 4_000
 WAIT_S_MAX: Final = 3600.0
-"""The longest that a consumer may ask to be left alone for."""
+"""The longest wait that a consumer may ask for, in seconds."""
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
@@ -47,7 +48,7 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     options: dict[str, Any]
     memory_bytes_max: int
     last: int | None = None
-    """The last VLSN that it is to receive; None without end."""
+    """The last VLSN that the consumer is to receive; None without end."""
     run_on: str = "node"
     term: int = 0
     position_term: int = 0
@@ -61,7 +62,8 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """``term`` is that of the entry before ``next``, 0 where the consumer does not know it."""
+    """``next`` is set if the consumer keeps its own position. ``term`` is the term of the entry before ``next``, 0 if
+    the consumer does not know it."""
 
     next: int | None = None
     term: int = 0
@@ -73,8 +75,9 @@ class Commit(msgspec.Struct, frozen=True, tag="commit"):
 
 
 class Taken(msgspec.Struct, frozen=True, tag="taken"):
-    """``next`` is behind the last VLSN of the message, ``time`` the µs since the epoch of its last block; ``commit`` is
-    that of the message's last call; of ``events`` in it the last one is at VLSN ``last``, 0 where there is none."""
+    """``next`` is the VLSN after the last one in the message. ``time`` is the time of the message's last block, in µs
+    since the epoch. ``commit`` is the commit of the last call. ``events`` counts the events, and ``last`` is the VLSN
+    of the last one, 0 for none."""
 
     bytes: int
     next: int
@@ -99,14 +102,14 @@ class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """``vlsn`` is the event that the call which raised had taken last, or could take first; 0 outside of a call."""
+    """``vlsn`` is the event that the failed call had taken last, or could have taken first; 0 outside a call."""
 
     reason: str
     vlsn: int = 0
     kind: Literal["failed", "refused", "unavailable"] = "failed"
-    """``refused``: no second try mends it; ``unavailable``: its target is away."""
+    """``refused``: a second try would fail as well. ``unavailable``: the consumer's target is not available."""
     after_s: Annotated[float, msgspec.Meta(ge=0.0, le=WAIT_S_MAX)] = 0.0
-    """Seconds before which nothing need be tried again."""
+    """Seconds to wait before the next try."""
 
 
 ToChild = Start | Committed | Stop
@@ -118,7 +121,7 @@ _to_node: msgspec.json.Decoder[ToNode] = msgspec.json.Decoder(ToNode)
 
 
 def blocks(next_vlsn: int, durable: int, taken: Sequence[Buffer]) -> bytes:
-    """Joins whole blocks that follow on one another to a BLOCKS message, in one copy."""
+    """Joins consecutive whole blocks to a BLOCKS message, in one copy."""
     return blocks_message(Position(next_vlsn - 1, durable, 0, 0), taken)
 
 
@@ -131,12 +134,12 @@ def encode(message: ToChild | ToNode) -> bytes:
 
 
 def of_child(message: bytes) -> ToNode:
-    """Reads what a child has sent. Raises ``BadBody``."""
+    """Decodes a message of a child. Raises ``BadBody``."""
     return _decoded(_to_node, message)
 
 
 def of_node(message: bytes) -> ToChild:
-    """Reads what a node has sent, and is no BLOCKS. Raises ``BadBody``."""
+    """Decodes a node's message other than BLOCKS. Raises ``BadBody``."""
     return _decoded(_to_child, message)
 
 

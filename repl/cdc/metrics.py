@@ -13,7 +13,7 @@ from vlsn.histogram import Histogram
 
 
 def cdc_metrics(consumers: CdcConsumers) -> Iterator[Metric]:
-    """Yields what this node's CDC consumers do, whether its log is open or not."""
+    """Yields the metrics of this node's CDC consumers, whether its log is open or not."""
     everything = consumers.told()
     if not everything:
         return
@@ -71,7 +71,7 @@ def cdc_metrics(consumers: CdcConsumers) -> Iterator[Metric]:
 
 
 def buckets_of(held: Histogram) -> list[tuple[str, float]]:
-    """Counts what is at or below each bound, as Prometheus has it."""
+    """Returns the cumulative count up to each bound, as Prometheus expects."""
     total, buckets = 0, []
     for bound, count in zip((*map(str, held.bounds), "+Inf"), held.counts, strict=True):
         total += count

@@ -1,23 +1,23 @@
-"""The position of a consumer on one node: a file of two slots, beside the log and apart from it.
+"""The position of a consumer on one node: a file of two slots, kept apart from the log.
 
 Two slots of one page each:
 
     0        8       12    16       24   32   40    72   104    112       120      128   4092
     |VLSNCDCP|version|flags|sequence|next|term|group|name|number|paused_us|moved_us|zeros|crc|
 
-``flags`` 1: the group knows that the consumer has begun here, with the file of this ``number``.  2: a person has said
-where it goes on, so the group is to know this number in place of another one.
+``flags`` 1: the group has recorded that the consumer began here with the file of this ``number``. ``flags`` 2: a person
+has set the position, so the group must record this number in place of another one.
 
-``paused_us``, ``moved_us``: since when a person has it paused, and the order that has put it there and is not committed
-behind yet; zeros in version 1, which a slot without either has.
+``paused_us`` is the time since when a person has paused the consumer. ``moved_us`` identifies a person's order that set
+the position and after which the consumer has committed nothing. Both are zero in version 1.
 
-A change goes into the slot that is older, and is synced (*commit point*: the return). Only then is it reported.  At
-open the readable slot with the higher sequence is right.
+A change is written to the older slot and synced (*commit point*: the return). Only then is the change reported. At open
+the readable slot with the higher sequence is valid.
 
     cut while a slot was written    one torn or new, one old    the old position, or the new one: none was reported
-    both unreadable                 Damaged: the consumer is parked, never begun anew
+    both unreadable                 Damaged: the consumer is parked, and does not begin anew
 
-It lies in ``DIR/cdc/NAME.position``.  A restore, a mending and a lost state store leave it as it is.
+The file is ``DIR/cdc/NAME.position``. A restore, a mending and a lost state store leave it unchanged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ SUFFIX: Final = ".position"
 SLOT_BYTES: Final = 4096
 MAGIC: Final = b"VLSNCDCP"
 VERSIONS: Final = (1, 2)
-"""Versions of a slot without a person's orders, and of one with, which an earlier node does not pass over."""
+"""The versions of a slot without and with a person's orders. An older node refuses version 2, so it cannot ignore an
+order."""
 _SLOT = Struct("<8sIIQQQ32s32sQQQ")
 _KNOWN: Final = 1
 _PLACED: Final = 2
@@ -48,10 +49,12 @@ _REST = bytes(_CRC_AT - _SLOT.size)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPosition:
-    """``next`` is the VLSN of the first event to be given, ``term`` that of the entry before it (0: not known).
+    """``next`` is the VLSN of the first event to deliver, and ``term`` the term of the entry before it (0: not known).
 
-    ``number`` tells this file from any other; ``known``: the group knows it; ``placed``: it is to know it in place of
-    another one.  ``paused_us``, ``moved_us``: µs since the epoch, 0 for neither."""
+    ``number`` identifies this file. ``known`` is true once the group has recorded that number. ``placed`` is true if
+    the group must record the number in place of another file's. ``paused_us`` and ``moved_us`` are µs since the epoch,
+    or 0.
+    """
 
     group: str
     name: str
@@ -105,7 +108,8 @@ class StoredPosition:
 
 
 class PositionFile:
-    """The open file of one consumer.  Not for two threads at a time; every call may block on the disk."""
+    """The open position file of one consumer. Only one thread may use it at a time. Every call may block on the
+    disk."""
 
     def __init__(self, file: File, position: StoredPosition) -> None:
         self._file = file
@@ -114,15 +118,15 @@ class PositionFile:
 
     @classmethod
     def open(cls, disk: Disk, directory: str, name: str) -> PositionFile | None:
-        """Opens the file of consumer ``name``; None where there is none. Raises ``Damaged`` when neither slot can be
-        read, ``WrongVersion``, ``LogFailed``."""
+        """Opens the position file of consumer ``name``; returns None if the file does not exist. Raises ``Damaged`` if
+        neither slot can be read, ``WrongVersion``, ``LogFailed``."""
         folder = posixpath.join(directory, DIRECTORY)
         path = posixpath.join(folder, name + SUFFIX)
         if not disk.exists(path):
             return None
         file = disk.open(path, write=True)
         try:
-            file.sync()  # unsynced writes of an earlier process must not be lost again, nor the file's name
+            file.sync()  # a crash must not lose an earlier process's unsynced writes, nor the file's name
             disk.sync_directory(folder)
             disk.sync_directory(directory)
             file.drop_cache()
@@ -136,7 +140,7 @@ class PositionFile:
 
     @classmethod
     def create(cls, disk: Disk, directory: str, position: StoredPosition) -> PositionFile:
-        """Makes a new file, durable with its name on return; never seen half written."""
+        """Creates a new file. The file and its name are durable on return, and no reader finds it half written."""
         folder = posixpath.join(directory, DIRECTORY)
         path = posixpath.join(folder, position.name + SUFFIX)
         disk.make_directory(folder)
@@ -160,24 +164,24 @@ class PositionFile:
         return self._position
 
     def store(self, next_vlsn: int, term: int) -> None:
-        """Stores a position, durable on return; an order to move is obeyed with it. Raises ``LogFailed``, after which
-        the contents of the file are unknown; every further call raises it too."""
+        """Stores a position, durable on return, and clears a person's order. After ``LogFailed`` the contents of the
+        file are unknown, and every further call raises ``LogFailed`` too."""
         self._write(replace(self._position, next=next_vlsn, term=term, moved_us=0))
 
     def place(self, next_vlsn: int, term: int, moved_us: int) -> None:
-        """Stores a position that a person has chosen, by the order of that time. Raises as ``store``."""
+        """Stores a position that a person has chosen. ``moved_us`` is the time of the order. Raises as ``store``."""
         mine = self._position
         self._write(replace(mine, next=next_vlsn, term=term, placed=not mine.known, moved_us=moved_us))
 
     def pause(self, since_us: int) -> None:
-        """Stores since when it is paused, 0 for not at all. Raises as ``store``."""
+        """Stores the time since when a person has paused the consumer; 0 for not paused. Raises as ``store``."""
         self._write(replace(self._position, paused_us=since_us))
 
     def set_number(self, number: int) -> None:
         self._write(replace(self._position, number=number))
 
     def set_known(self) -> None:
-        """Notes that the group knows this file; durable on return. Raises as ``store``."""
+        """Notes that the group has recorded this file; durable on return. Raises as ``store``."""
         self._write(replace(self._position, known=True, placed=False))
 
     def _write(self, position: StoredPosition) -> None:
@@ -197,7 +201,7 @@ class PositionFile:
 
 
 def _slot(file: File, index: int) -> StoredPosition | None:
-    """Reads each slot by itself: the sector of one may be bad."""
+    """Reads one slot. The slots are read one by one, because a bad sector may make one of them unreadable."""
     try:
         return StoredPosition.decode(file.read(index * SLOT_BYTES, SLOT_BYTES))
     except BadBody:

@@ -1,12 +1,12 @@
 """The stores of a consumer's position: a file of this node, or an entry of the group's log.
 
-Both return the position stored last, and store a later one, durable when the call returns.
+Both stores load the last stored position and store later positions. A stored position is durable when the call returns.
 
-Before a consumer receives its first event on a node, the group learns the number of its position file (``Begun``):
+Before a consumer receives its first event on a node, the group records the number of its position file (``Begun``):
 
-    no file here       a file with a new number, where it begins ─► the group knows none     it takes the number: begin
-                                                                 ─► the group knows another  that one is lost: parked
-    a file here        the group knows it already                                            go on, nobody is asked
+    no file here       the node creates a file with a new number ─► the group has none: it records the number, begin
+                                                                 ─► the group has another: that file is lost, parked
+    a file here        the group has recorded its number         ─► continue, without a request to the group
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ T = TypeVar("T")
 Offload = Callable[[Callable[[], T]], "asyncio.Future[T]"]
 STORE_TIMEOUT_S = 10.0
 BEGINS = "0" * 16
-"""The name of the commit that sets a first position; a person's is the time of the order, any other has none."""
+"""The name of the commit that sets a first position. The name of a person's order is its time; other commits have no
+name."""
 
 
 @contextmanager
 def _levels_that_rise() -> Iterator[None]:
-    """Says ``NotYet`` of a group whose level is about to rise, or has to be raised by a person: no version is wrong."""
+    """Turns ``WrongVersion`` into ``NotYet``: the group's level rises soon, or a person must raise it."""
     try:
         yield
     except WrongVersion as error:
@@ -42,27 +43,28 @@ def _levels_that_rise() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """``next`` is the VLSN of the first event to be given, ``term`` that of the entry before it (0: not known)."""
+    """``next`` is the VLSN of the first event to deliver, and ``term`` the term of the entry before it (0: not
+    known)."""
 
     next: int
     term: int
     begins: bool = False
-    """Nothing was committed before it. Known of positions of the group."""
+    """True if nothing was committed before. Only positions of the group set this."""
     moved_us: int = 0
-    """The time of a person's order, µs since the epoch, that has put it there; 0: none."""
+    """The time of the person's order that set this position, in µs since the epoch; 0 for none."""
 
 
 class PositionLost(Exception):
-    """The consumer has begun on this node before, and its position is not here any more."""
+    """The consumer has begun on this node before, but its position is missing."""
 
 
 class Begun(Protocol):
-    """The group's knowledge of which consumers have begun on this node."""
+    """The group's record of which consumers have begun on this node."""
 
     async def begin(self, consumer: str, file: int, *, replace: bool) -> int:
-        """Tells the group that ``consumer`` has begun here with the position file of that number, unless it knows
-        another one already, or in its place. Returns the number that the group knows then, durable. Raises
-        ``VlsnLogError``."""
+        """Records in the group that ``consumer`` has begun here with the position file of number ``file``. If the group
+        has another number already, that number stays unless ``replace`` is true. Returns the number that the group has
+        then, durable. Raises ``VlsnLogError``."""
         ...
 
 
@@ -80,7 +82,7 @@ class LocalPositions:
         begun: Begun,
         number: Callable[[], int],
     ) -> None:
-        """``number`` draws one for a new file."""
+        """``number`` draws a number for a new file."""
         self._begun = begun
         self._number = number
         self._disk = disk
@@ -92,7 +94,7 @@ class LocalPositions:
         self._paused_us = 0
 
     async def load(self) -> At | None:
-        """Returns it; None where there is none yet. Raises ``Damaged``, ``VlsnLogError``."""
+        """Returns the stored position, or None if there is none yet. Raises ``Damaged``, ``VlsnLogError``."""
         await self.close()
 
         def opened() -> PositionFile | None:
@@ -108,21 +110,21 @@ class LocalPositions:
         return At(found.next, found.term, moved_us=found.moved_us)
 
     async def begin(self, at: At) -> None:
-        """Stores the first one, durable on return. Raises ``VlsnLogError``."""
+        """Stores the first position, durable on return. Raises ``VlsnLogError``."""
         position = StoredPosition(
             group=self._group,
             name=self._name,
             next=at.next,
             term=at.term,
             number=max(1, self._number()),
-            paused_us=self._paused_us,  # also where the file that had it cannot be read any more
+            paused_us=self._paused_us,  # kept even if the earlier file can no longer be read
         )
         made = await self._offload(lambda: PositionFile.create(self._disk, self._directory, position))
         assert isinstance(made, PositionFile)
         self._file = made
 
     async def confirm(self) -> None:
-        """Returns once it is known that no other position was lost. Raises ``PositionLost``, ``VlsnLogError``."""
+        """Returns once it is certain that no other position was lost. Raises ``PositionLost``, ``VlsnLogError``."""
         file = self._opened()
         if not file.position.known:
             number = await self._numbered(file)
@@ -131,14 +133,14 @@ class LocalPositions:
             if known != number:
                 raise PositionLost(
                     f"its position is gone: it has begun on this node before, and {self._directory}/{DIRECTORY} has no "
-                    "file of that (another disk?); say to this node where it goes on: `vlsnlog cdc reset "
+                    "file with it (another disk?); set the position: `vlsnlog cdc reset "
                     f"{self._name} --to start` (or end, or a VLSN)"
                 )
             await self._offload(file.set_known)
 
     async def place(self, at: At) -> None:
-        """Stores a position that a person has chosen, also where the old one was lost; durable on return, and to be
-        confirmed. Raises ``VlsnLogError``."""
+        """Stores a position that a person has chosen, even if the old position was lost. Durable on return; ``confirm``
+        must follow. Raises ``VlsnLogError``."""
         if self._file is None:
             await self.begin(at)
         file = self._opened()
@@ -150,20 +152,21 @@ class LocalPositions:
         await self._offload(lambda: file.store(at.next, at.term))
 
     def paused_us(self) -> int:
-        """Returns since when a person has it paused, µs since the epoch, 0 for not at all: as ``load`` has met it, or
-        as it was stored since. Raises ``VlsnLogError``."""
+        """Returns the time since when a person has paused the consumer, in µs since the epoch; 0 for not paused.
+        ``load`` and ``pause`` set it. Raises ``VlsnLogError``."""
         return self._paused_us
 
     async def pause(self, since_us: int) -> None:
-        """Stores since when a person has it paused, 0 for not at all; durable on return. Raises ``VlsnLogError``."""
+        """Stores the time since when a person has paused the consumer, 0 for not paused; durable on return. Raises
+        ``VlsnLogError``."""
         file = self._file
         if file is None:
-            raise BadArgument(f"{self._name} does not run: the position beside which its pause is kept cannot be read")
+            raise BadArgument(f"{self._name} does not run: its position, which stores the pause, too, cannot be read")
         await self._offload(lambda: file.pause(since_us))
         self._paused_us = since_us
 
     async def _numbered(self, file: PositionFile) -> int:
-        """Returns the file's number, drawn now where an earlier version left the file without."""
+        """Returns the number of the file. Draws one now for a file of an earlier version that has none."""
         number = file.position.number
         if not number:
             number = max(1, self._number())
@@ -182,10 +185,10 @@ class LocalPositions:
 
 
 class ReplicatedPositions:
-    """A named position of the group, ``cdc.NAME``: it goes where the master goes, and holds the log on every node.
+    """A named position of the group, ``cdc.NAME``. Every node has it, and it holds the log on every node.
 
-    A position that the master of an older term stores never becomes durable. If two workers start from one position,
-    the second is refused: so the one that was replaced learns of it.
+    A position stored by the master of an older term never becomes durable. If two workers start from one position, the
+    second commit is refused, so the worker that was replaced finds out.
     """
 
     def __init__(self, consumers: NodePositions, name: str) -> None:
@@ -195,8 +198,8 @@ class ReplicatedPositions:
         self._set_by = 0
 
     async def load(self) -> At | None:
-        """Returns the position stored last by any master; a new master may at first know only an older one as
-        durable."""
+        """Returns the position stored last by any master. A new master may at first see only an older position as
+        durable, so the master's leadership is confirmed first."""
         await self._consumers.member.opened().part(ReadIndex).confirm(STORE_TIMEOUT_S)
         try:
             found = await self._consumers.consumer(self._name)
@@ -215,13 +218,13 @@ class ReplicatedPositions:
         await self._set(at, BEGINS)
 
     async def confirm(self) -> None:
-        """Returns at once: a position in the log is not lost."""
+        """Returns at once: a position in the log cannot be lost."""
 
     async def place(self, at: At) -> None:
         await self._set(at, f"{at.moved_us:016x}")
 
     async def store(self, at: At) -> None:
-        """Stores a later position, durable on return. Raises ``StaleTerm`` where another one has come since,
+        """Stores a later position, durable on return. Raises ``StaleTerm`` if another worker has stored one since,
         ``VlsnLogError``."""
         await self._set(at, "")
 
@@ -242,4 +245,4 @@ class ReplicatedPositions:
 
 
 Positions = LocalPositions | ReplicatedPositions
-"""The kept position of one consumer."""
+"""The store of one consumer's position."""

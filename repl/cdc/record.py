@@ -1,4 +1,4 @@
-"""A node's knowledge of one of its CDC consumers: its state, and what has become of it so far."""
+"""A node's record of one of its CDC consumers: its state and its history since the node's start."""
 
 from __future__ import annotations
 
@@ -12,67 +12,67 @@ from repl.cdc_settings import CdcSettings
 
 class CdcState(StrEnum):
     WAITING = "waiting"
-    """The log is not open, or another node is to run it."""
+    """The log is not open, or another node runs the consumer."""
     STARTING = "starting"
     RUNNING = "running"
     BACKOFF = "backoff"
     PAUSED = "paused"
     PARKED = "parked"
     NOT_CONFIGURED = "not-configured"
-    """The group has a position of it, and the settings of the master do not name it."""
+    """The group has a position of the consumer, but the settings of the master do not name it."""
 
 
 @dataclass(slots=True)
 class CdcRecord:
-    """The knowledge that a node has of one of its consumers, from its start to its stop, whatever log is open."""
+    """The record of one consumer from the node's start to its stop, across logs."""
 
     settings: CdcSettings
     state: CdcState = CdcState.WAITING
     reason: str = "the log is not open yet"
     paused_us: int = 0
-    """Since when a person has it paused, µs since the epoch, as that is stored; 0: it is not."""
+    """The time since when a person has paused the consumer, in µs since the epoch, as stored; 0: not paused."""
     parked: str = ""
-    """Why it is parked."""
+    """The reason why the consumer is parked."""
     parked_at: int = 0
-    """The stored position then; 0: the position that is loaded next."""
+    """The stored position when the consumer was parked; 0: the position that is loaded next."""
     failures: int = 0
-    """Failures one after another, with nothing committed in between."""
+    """Failures in a row, without a commit in between."""
     failed_at: int = 0
     failed: str = ""
-    """The last failure, or the last wait, since its last commit."""
+    """The last failure or wait since the last commit."""
     waits: int = 0
-    """Times in a row that its target was away, without a commit in between."""
+    """How many times in a row the consumer's target was not available, without a commit in between."""
     slow: int = 0
-    """Starts one after another that took too long, ``SLOW_MAX`` at most: the next one has twice the time each."""
+    """How many starts in a row took too long, ``SLOW_MAX`` at most. Each doubles the time for the next start."""
     moved: bool = False
-    """A person has moved it, and it has committed nothing since."""
+    """True if a person has moved the consumer, and it has committed nothing since."""
     moved_us: int = 0
-    """The time of that order."""
+    """The time of the person's order to move."""
     begins: bool = False
-    """It has committed nothing ever."""
+    """True if the consumer has never committed."""
     keeps: bool = False
-    """It keeps its own position, as its last process has said."""
+    """True if the consumer keeps its own position, as its last process has said."""
     next: int = 0
     """The stored position; 0 while it is not known."""
     lost: tuple[int, int] = (0, 0)
-    """The first and the last VLSN that went before it had taken them; 0, 0 for none."""
+    """The first and the last VLSN that were cleaned away before the consumer had taken them; 0, 0 for none."""
     child: Child | None = None
-    """The last process that it had, until that has ended."""
+    """The consumer's last process, until that process has ended."""
     counts: CaptureCounts = field(default_factory=CaptureCounts)
 
     @property
     def why(self) -> str:
-        """Why it is in its state; of one that fails again and again how it failed last, whatever it does by now."""
+        """The reason for the state. If the consumer fails again and again, the text includes its last failure."""
         if not self.failed or self.failed in self.reason or self.state is CdcState.WAITING:
             return self.reason
         return "; ".join(part for part in (self.reason, f"its last failure: {self.failed}") if part)
 
     def works(self) -> None:
-        """Notes that it has got further, or that a person has it begin again."""
+        """Notes that the consumer has made progress, or that a person has started it again."""
         self.failures = self.waits = self.failed_at = 0
         self.failed = ""
 
 
 def not_below(name: str, at: int, to: int) -> str:
-    """Says why a consumer is not skipped to ``to``."""
+    """Returns why a consumer cannot skip to ``to``."""
     return f"{name} is at VLSN {at}, not below {to}; `vlsnlog cdc reset {name} --to {to}` moves it back"

@@ -1,14 +1,16 @@
-"""The worker of one CDC consumer on one open log: its position, its hold on the log, its child, again and again.
+"""The worker of one CDC consumer on one open log: its position, its hold on the log, and one child after another.
 
     WAITING ─► STARTING ─► RUNNING ─► BACKOFF ─► STARTING …         a failure; the position is the last one stored
                    ▲           │            └──► PARKED            one failure too many, or what it needs is gone
                    └─ PAUSED ◄─┘                                    a person's orders
 
-1. The position is loaded before anything else, and the log is held from there on, whatever the state: running, paused,
-   parked for failures.  A consumer too far behind (``hold_bytes_max``) loses its hold; its status names the VLSNs that
-   went.
-2. Parked consumers stay so until a person resumes, resets or skips; the others go on.  A fault of ours parks one, too.
-3. Where there is no position yet it begins as its settings say, and that is stored before the first event is given.
+1. The position is loaded first. The log is held from that position on in every state: running, paused, or parked for
+   failures. A consumer too far behind (``hold_bytes_max``) loses its hold; its status names the VLSNs that were cleaned
+   away.
+2. A parked consumer stays parked until a person resumes, resets or skips it; the other consumers continue. An internal
+   error also parks the consumer.
+3. A consumer without a position begins where its settings say. That position is stored before the first event is
+   delivered.
 """
 
 from __future__ import annotations
@@ -57,15 +59,17 @@ from vlsn.together import failure_of
 T = TypeVar("T")
 logger = logging.getLogger("vlsnlog")
 BACKOFF_S = (0.1, 30.0)
-"""The first and the longest pause after a failure; each is twice the one before."""
+"""The first and the longest pause after a failure, in seconds. Each pause is twice the one before it."""
 LOADS_MAX = 5
-"""Tries to load a position, which may wait for a master, past which the pause between two grows no longer (1.6 s)."""
+"""The number of failed loads of a position after which the pause grows no longer (1.6 s). A load may wait for a
+master."""
 SLOW_MAX = 4
 HOLD_PREFIX = "cdc/"
 
 
 class CdcWorker:
-    """One consumer on one open log.  ``run`` lives until it is cancelled; the orders of a person come in between."""
+    """One consumer on one open log. ``run`` lasts until it is cancelled; a person's orders are carried out
+    meanwhile."""
 
     def __init__(
         self,
@@ -89,26 +93,26 @@ class CdcWorker:
         self._joined = joined
         self.event = event
         self._holds = record.settings.run_on == "node"
-        """The log is to be held here from its position on."""
+        """True if the log on this node must be held from the position on."""
         self._hold: Hold | None = None
         self._stop = asyncio.Event()
         self._orders = asyncio.Lock()
         self._ordered: set[asyncio.Task[Any]] = set()
-        """Orders that are carried out."""
+        """Orders that are being carried out."""
         self._changed = asyncio.Event()
         self._idle = asyncio.Event()
-        """Set while no child lives."""
+        """Set while no child runs."""
         self._idle.set()
         self._segment = 0
         self._resend: tuple[int, int] | None = None
         self._later = ""
-        """Why its position could not be had by now."""
+        """Why the position could not be loaded, if another try may help."""
         self._fault = ""
-        """How the disk failed that has its position."""
+        """How the disk that has the position failed."""
         self._loads = 0
-        """Tries to load it, one after another, that failed."""
+        """Failed loads in a row."""
         self._halted = False
-        """An order is being obeyed, for which no child may live."""
+        """True while an order is carried out for which no child may run."""
         self._closing = False
 
     @property
@@ -118,14 +122,14 @@ class CdcWorker:
     # Its life.
 
     async def run(self) -> None:
-        """Runs the consumer for as long as the log is open here, and it is to run here."""
+        """Runs the consumer while the log is open and the consumer should run on this node."""
         try:
             while True:
                 self._changed.clear()
                 self._later = self._fault = ""
                 try:
                     waits = not await self._goes_on()
-                except Exception as error:  # a fault of ours: the node and the others go on
+                except Exception as error:  # an internal error: the node and the other consumers continue
                     logger.error("the worker of CDC consumer %s", self.settings.name, exc_info=error)
                     self._park(f"internal: {type(error).__name__}: {error}")
                     waits = True
@@ -137,7 +141,7 @@ class CdcWorker:
             await self._positions.close()
 
     async def _goes_on(self) -> bool:
-        """Takes the next step; returns False where only a person's order helps."""
+        """Takes the next step. Returns False if only a person's order helps."""
         if await self._may_run():
             if self.record.child is None:
                 await self._one_life()
@@ -173,7 +177,7 @@ class CdcWorker:
         self._set(CdcState.PAUSED, f"paused since {text_of(self.record.paused_us)}")
 
     async def _load(self) -> None:
-        """Loads the position, or makes the first one; holds the log from there on."""
+        """Loads the position, or creates the first one, and holds the log from that position on."""
         try:
             at = await self._positions.load()
             if at is None:
@@ -182,11 +186,12 @@ class CdcWorker:
             self.record.next, self.record.begins = at.next, at.begins
             self.record.moved, self.record.moved_us = bool(at.moved_us), at.moved_us
             self.record.parked_at = self.record.parked_at or at.next
-            if self.record.parked and at.next != self.record.parked_at:  # on another node it has gone on since
+            # the consumer has continued on another node since
+            if self.record.parked and at.next != self.record.parked_at:
                 self.record.parked, self.record.lost = "", (0, 0)
             trimmed: Trimmed | None = None
             try:
-                self._hold_from(at.next)  # also while it is not known whether another one was lost
+                self._hold_from(at.next)  # the log is held even before it is certain that no other position was lost
             except Trimmed as error:
                 trimmed = error
             await self._positions.confirm()
@@ -214,16 +219,18 @@ class CdcWorker:
             raise
 
     async def _begun(self) -> At:
-        """Stores the first position, and holds the log from there on meanwhile."""
+        """Stores the first position. Holds the log from that position on meanwhile."""
         begins = self.host.vlsn_of(self.settings.from_)
         at = At(begins, int(self._reads.term_before(Vlsn(begins))), begins=True)
-        with suppress(Trimmed):  # a VLSN that the settings name may be gone: then it is parked, and says so
+        # a VLSN in the settings may have been cleaned away: then the consumer is parked with that reason
+        with suppress(Trimmed):
             self._hold_from(at.next)
         await self._positions.begin(at)
         return at
 
     async def _ended(self, child: Child) -> None:
-        """Waits until its last process has ended, or a person's order comes: no two of them live side by side."""
+        """Waits until the last process has ended, or until a person's order arrives. Two processes of one consumer must
+        not run at the same time."""
         ended = asyncio.create_task(child.ended())
         changed = asyncio.create_task(self._changed.wait())
         try:
@@ -238,7 +245,7 @@ class CdcWorker:
             await asyncio.wait([ended, changed])
 
     async def _one_life(self) -> None:
-        """Lives one child's life, and judges its end."""
+        """Runs one child from its start to its end, and handles how it ended."""
         record, resend = self.record, self._resend
         self._set(CdcState.STARTING, "")
         began = record.next
@@ -249,11 +256,12 @@ class CdcWorker:
         except KeepsItsOwn as error:
             self._not_resent(str(error))
         except Trimmed as error:
-            if resend is not None:  # it has had them once: nothing is lost
+            if resend is not None:  # the consumer has had these events before: nothing is lost
                 self._not_resent(str(error))
                 return
             kept = self.feed.kept if self.feed is not None else 0
-            self._trimmed(kept or began, int(error.first))  # uncommitted events are lost, sent or not
+            # events that are not committed are lost, even if they were sent
+            self._trimmed(kept or began, int(error.first))
         except ConsumerRefused as error:
             mend = f"mend that, and `vlsnlog cdc resume {self.settings.name}`, or the settings, and restart the node"
             self._park(f"refused: {error}; {mend}")
@@ -261,7 +269,7 @@ class CdcWorker:
             record.slow = min(record.slow + 1, SLOW_MAX)
             if error.began:
                 await self._failed(str(error), began)
-            else:  # none of its doing: the machine is slow
+            else:  # no failure of the consumer: the machine is slow
                 await self._waits(str(error))
         except ConsumerWaits as error:
             await self._waits(str(error), error.after_s)
@@ -269,16 +277,16 @@ class CdcWorker:
             await self._failed(str(error), max(error.vlsn, began))
         except StaleTerm as error:
             record.next, record.moved = 0, False
-            await self._back_off(f"another node has gone on with it: {error}")
+            await self._back_off(f"another node has continued with it: {error}")
         except (NotMaster, OutcomeUnknown) as error:
-            record.next = 0  # whatever was stored is read again
+            record.next = 0  # the stored position is read again
             await self._back_off(str(error))
         except NotInLog as error:
             self._park(str(error))
         except LogFailed as error:
-            record.next = 0  # what its position file holds is read again
+            record.next = 0  # the contents of the position file are read again
             await self._failed(str(error), began)
-        except (VlsnLogError, OSError) as error:  # no failure of the consumer, and may last: damage, no memory
+        except (VlsnLogError, OSError) as error:  # no failure of the consumer, and it may last: damage, no memory
             await self._waits(str(error))
         finally:
             self.feed, self.pid = None, 0
@@ -290,7 +298,7 @@ class CdcWorker:
         self.event("cdc.not_resent", consumer=self.settings.name, first=first, last=last, why=why)
 
     async def _waits(self, why: str, after_s: float = 0.0) -> None:
-        """Backs off where the consumer has not failed."""
+        """Backs off after an error that is no failure of the consumer."""
         self.record.waits, self.record.failed = self.record.waits + 1, why
         if self.record.waits == 1:
             self.event("cdc.waits", consumer=self.settings.name, why=why)
@@ -299,7 +307,7 @@ class CdcWorker:
     async def _fed(self, resend: tuple[int, int] | None) -> None:
         record, settings = self.record, self.settings
         self._idle.clear()
-        stop = self._stop = asyncio.Event()  # before anything is waited for: an order may come at any moment
+        stop = self._stop = asyncio.Event()  # before the first await, because an order may arrive at any moment
         child = record.child = await self._node.children.start(settings.name)
         record.counts.restarts += 1
         self.pid = child.pid
@@ -340,7 +348,7 @@ class CdcWorker:
             self.event("cdc.resent", consumer=settings.name, first=resend[0], last=resend[1])
 
     def _source(self, next_vlsn: Vlsn, switched: Callable[[Mode], None]) -> Source:
-        """Makes the source of a child that is ready. Raises ``Trimmed``, ``NotInLog``."""
+        """Makes the source for a child that is ready. Raises ``Trimmed``, ``NotInLog``."""
         assert self.feed is not None
         self.record.slow, self.record.keeps = 0, self.feed.keeps
         self.host.check_here(next_vlsn)
@@ -357,9 +365,9 @@ class CdcWorker:
     # Its position.
 
     async def _store(self, next_vlsn: int, final: bool) -> bool:
-        """Stores a position that the consumer has committed, and lets go of the log below it."""
+        """Stores a position that the consumer has committed, and moves the hold on the log there."""
         if next_vlsn < self.record.next:
-            return True  # it keeps its own, and began before this one
+            return True  # the consumer keeps its own position, and began before this one
         segment = self.host.segment_of(next_vlsn - 1)
         if self.settings.commit == "segment" and segment == self._segment and not final:
             return False
@@ -374,7 +382,7 @@ class CdcWorker:
         return True
 
     def _hold_from(self, vlsn: int) -> None:
-        """Holds the log from ``vlsn`` on, and no more where it did. Raises ``Trimmed``."""
+        """Holds the log from ``vlsn`` on, and releases the earlier hold. Raises ``Trimmed``."""
         with self._log.latch:
             self._release()
             if self._holds:
@@ -393,7 +401,7 @@ class CdcWorker:
     # Its failures.
 
     async def _failed(self, reason: str, at: int) -> None:
-        """Counts a failure; backs off, or parks it."""
+        """Counts a failure. Backs off, or parks the consumer after too many failures."""
         record = self.record
         record.failures = record.failures + 1 if at <= record.failed_at else 1
         record.failed_at = at
@@ -403,7 +411,7 @@ class CdcWorker:
             name, behind = record.settings.name, max(record.next, at) + 1
             self._park(
                 f"it failed {record.failures} times at VLSN {at}, the last time with: {last}; mend it and "
-                f"`vlsnlog cdc resume {name}`, or go on behind it with `vlsnlog cdc skip {name} --to {behind}`"
+                f"`vlsnlog cdc resume {name}`, or skip it with `vlsnlog cdc skip {name} --to {behind}`"
             )
         else:
             await self._back_off(last)
@@ -423,7 +431,7 @@ class CdcWorker:
     def _trimmed(self, next_vlsn: int, first: int) -> None:
         self.record.lost = (int(next_vlsn), first - 1)
         self._park(
-            f"VLSNs {next_vlsn} to {first - 1} were cleaned away before it had taken them; go on without them by "
+            f"VLSNs {next_vlsn} to {first - 1} were cleaned away before it had taken them; skip them with "
             f"`vlsnlog cdc skip {self.settings.name} --to {first}`"
         )
 
@@ -438,8 +446,8 @@ class CdcWorker:
     # A person's orders.
 
     async def carry_out(self, name: str, order: Coroutine[Any, Any, T]) -> T:
-        """Carries out an order whole, though its caller may leave; then an event says how it failed. Raises as the
-        order, and ``NotMaster`` where the node closes first."""
+        """Carries out an order completely, even if its caller leaves; in that case an event reports a failure. Raises
+        the errors of the order, and ``NotMaster`` if the node closes first."""
         task = asyncio.create_task(order, name=f"{name} {self.settings.name}")
         self._ordered.add(task)
         task.add_done_callback(self._ordered.discard)
@@ -447,7 +455,7 @@ class CdcWorker:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled():
-                raise NotMaster(f"{self.settings.name}: the node closes; ask again where it goes on") from None
+                raise NotMaster(f"{self.settings.name}: the node is closing; ask the node that runs it next") from None
             task.add_done_callback(partial(self._failed_alone, name))
             raise
 
@@ -457,8 +465,8 @@ class CdcWorker:
             self.event("cdc.order_failed", consumer=self.settings.name, order=name, why=str(error))
 
     async def pause(self) -> None:
-        """Stops the consumer where it is until a person resumes it, also past a restart; its hold stays. Raises as the
-        store of its position does; then the stored state counts."""
+        """Stops the consumer until a person resumes it, also across restarts. Its hold on the log stays. Raises the
+        errors of storing the position; the stored state is then read again."""
         async with self._orders, self._halting() as record:
             if not record.next:
                 await self._load()
@@ -468,12 +476,12 @@ class CdcWorker:
                 self._paused()
 
     async def resume(self) -> None:
-        """Resumes the consumer, parked or paused. Raises as ``pause``."""
+        """Resumes a parked or paused consumer. Raises as ``pause``."""
         async with self._orders:
             record = self.record
             if not record.next and not record.parked:
                 await self._load()
-            if record.paused_us or not (record.next or record.parked):  # paused, for all that is known
+            if record.paused_us or not (record.next or record.parked):  # paused, or not known to be running
                 await self._store_pause(0)
                 self.event("cdc.resumed", consumer=self.settings.name, next=record.next)
             record.parked = ""
@@ -486,19 +494,19 @@ class CdcWorker:
         try:
             await self._positions.pause(since_us)
         except BaseException:
-            self.record.next = 0  # what is stored is read again
+            self.record.next = 0  # the stored state is read again
             self._changed.set()
             raise
         self.record.paused_us = since_us
 
     async def move(self, next_vlsn: int, *, forward: bool = False) -> int:
-        """Sets its position, and returns the one before; paused or parked it stays so, unless what parked it was that
-        the old one is gone.  ``forward``: only past where it has come to, once its child is at rest. Raises
-        ``Trimmed``, ``BadArgument``, and as the store of its position."""
+        """Sets the position and returns the position before. A paused or parked consumer stays so, except if it was
+        parked because its position was lost. ``forward`` allows only a later position than the one reached when the
+        child has stopped. Raises ``Trimmed``, ``BadArgument``, and the errors of storing the position."""
         async with self._orders:
             durable = self._reads.durable
             if not 1 <= next_vlsn <= durable + 1:
-                raise BadArgument(f"VLSN {next_vlsn} is not in 1–{durable + 1}: what is durable ends at {durable}")
+                raise BadArgument(f"VLSN {next_vlsn} is not in 1–{durable + 1}: the log is durable to {durable}")
             self.host.check_here(next_vlsn)
             with self._held_for_order(next_vlsn):
                 return await self._moved(next_vlsn, forward=forward)
@@ -506,12 +514,12 @@ class CdcWorker:
     async def _moved(self, next_vlsn: int, *, forward: bool) -> int:
         async with self._halting() as record:
             if not record.next:
-                await self._load()  # a change of the group's position must name the old one
+                await self._load()  # a change of the group's position must name the position before
             before = record.next
-            if forward and before >= next_vlsn:  # its child has committed that meanwhile
+            if forward and before >= next_vlsn:  # the child has committed that position meanwhile
                 name = self.settings.name
                 raise BadArgument(not_below(name, before, next_vlsn))
-            record.next = 0  # until it is known what is stored
+            record.next = 0  # not known until the new position is stored
             ordered_us = self._clock.wall_us()
             term = int(self._reads.term_before(next_vlsn))
             await self._positions.place(At(next_vlsn, term, moved_us=ordered_us))
@@ -522,14 +530,14 @@ class CdcWorker:
             try:
                 await self._positions.confirm()
             except VlsnLogError:
-                record.next = 0  # for want of a master: it is loaded, and confirmed, before it runs
+                record.next = 0  # no master for now: the position is loaded and confirmed before the consumer runs
         self.event("cdc.moved", consumer=self.settings.name, before=before, next=next_vlsn)
         return before
 
     @contextmanager
     def _held_for_order(self, vlsn: int) -> Iterator[None]:
-        """Holds the log from ``vlsn`` on while an order is carried out: no cleaning overtakes it. Raises ``Trimmed``,
-        nothing ordered."""
+        """Holds the log from ``vlsn`` on while an order is carried out, so that cleaning does not remove these entries.
+        Raises ``Trimmed`` before anything is changed."""
         if not self._holds:
             yield
             return
@@ -543,25 +551,25 @@ class CdcWorker:
                 self._log.care.holds.release(hold)
 
     async def resend(self, first: int, last: int) -> None:
-        """Gives VLSNs ``first`` to ``last`` once more, before it goes on where it was. Raises ``BadArgument``, also
-        where it keeps its own position; ``Trimmed``."""
+        """Delivers VLSNs ``first`` to ``last`` once more, then continues at the position. Raises ``Trimmed``,
+        ``BadArgument``, also for a consumer that keeps its own position."""
         async with self._orders:
             if self.record.keeps:
                 name = self.settings.name
                 raise BadArgument(
-                    f"{name} keeps its own position, and would begin behind them; it has them again, and all that "
-                    f"follow, by `vlsnlog cdc reset {name} --to {first}`"
+                    f"{name} keeps its own position, so it would not receive them; it receives them and all that "
+                    f"follow after `vlsnlog cdc reset {name} --to {first}`"
                 )
             durable = self._reads.durable
             if not 1 <= first <= last <= durable:
-                raise BadArgument(f"VLSNs {first} to {last} are not in 1–{durable}, what is durable")
+                raise BadArgument(f"VLSNs {first} to {last} are not in 1–{durable}: the log is durable to {durable}")
             self.host.check_here(first)
             async with self._halting():
                 self._resend = (first, last)
 
     @asynccontextmanager
     async def _halting(self) -> AsyncIterator[CdcRecord]:
-        """Stops its child for an order, which has it at rest until it goes on as it may."""
+        """Stops the child for an order. Afterwards the consumer runs again, if it may."""
         self._halted = True
         try:
             await self._stopped()
@@ -571,7 +579,7 @@ class CdcWorker:
             self._changed.set()
 
     async def close(self) -> None:
-        """Stops its child as a pause does, for good."""
+        """Stops the child as ``pause`` does, for good."""
         self._closing = True
         for order in self._ordered:
             order.cancel()
@@ -579,12 +587,12 @@ class CdcWorker:
         await self._stopped()
 
     async def _stopped(self) -> None:
-        """Returns when no child lives."""
+        """Returns when no child runs."""
         self._stop.set()
         self._changed.set()
         await self._idle.wait()
 
 
 async def _not_stored(next_vlsn: int, final: bool) -> bool:
-    """Passes over commits while VLSNs are sent once more."""
+    """Ignores commits while VLSNs are sent once more."""
     return True

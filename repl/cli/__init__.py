@@ -1,1 +1,1 @@
-"""The command line: a file a command group, each loaded when its command runs."""
+"""The command line: one file for each group of commands, loaded when its command runs."""

@@ -1,4 +1,5 @@
-"""``vlsnlog checkpoint``, ``rotate`` and ``restore``: one order to each node given; restores one after the other."""
+"""``vlsnlog checkpoint``, ``rotate`` and ``restore``: each sends an order to the given nodes; restores run one after
+another."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from repl.web.types import Network
 
 SILENT_S = 60.0
-"""Seconds that a restoring node may be silent, as while it is started again."""
+"""Seconds for which a restoring node may be silent, for example while it is restarted."""
 LOOK_S = 0.2
 
 
@@ -44,8 +45,8 @@ def rotate(url: list[str], as_json: bool) -> int:
 def restore(url: list[str], as_json: bool) -> int:
     """Make the node given give up its log and fetch another member's; a master refuses.
 
-    It refuses, too, while fewer than a majority of the other members are known to be whole. With several URLs the next
-    one begins when the one before has its log again.
+    The node also refuses while fewer than a majority of the other members are known to be whole. With several URLs,
+    each node begins when the one before has its log again.
     """
     if len(url) == 1:
         return _order("restore", url, as_json)
@@ -61,14 +62,14 @@ def restore(url: list[str], as_json: bool) -> int:
 
 
 async def _restores(url: str) -> list[object]:
-    """Returns the restores that the node at ``url`` has had."""
+    """Returns the restores that the node at ``url`` has finished."""
     async with network() as opened:
         return list((await _status(opened, url))["restore"]["history"])
 
 
 async def _restored(url: str, before: list[object]) -> None:
-    """Waits until the node at ``url``, ordered to restore, follows with its new log. Raises when it is silent for
-    ``SILENT_S``."""
+    """Waits until the node at ``url``, which was ordered to restore, follows with its new log. Raises if the node is
+    silent for ``SILENT_S``."""
     loop = asyncio.get_running_loop()
     heard, begun = loop.time(), False
     async with network() as opened:
@@ -90,8 +91,8 @@ async def _status(opened: Network, url: str) -> dict[str, Any]:
 
 
 def _order(what: str, urls: Sequence[str], as_json: bool, *, again_s: float = 0.0) -> int:
-    """Sends the order, and repeats it for so long to nodes that are not ready. A node that has its log again may have
-    to catch up yet."""
+    """Sends the order. For ``again_s`` seconds it repeats the order to nodes that are not ready, because a node that
+    has its log again may still have to catch up."""
     until = time.monotonic() + again_s
     while True:
         answers = ask_nodes(urls, "POST", f"/v1/admin/{what}")

@@ -1,9 +1,9 @@
-"""``vlsnlog append``: a value, or the lines of a file or of stdin.
+"""``vlsnlog append``: appends a value, or the lines of a file or of stdin.
 
-One entry a line (``lines.py``). Lines go out as several atomic bodies, a few of them under way at once, acknowledged in
-order. So the acknowledged lines are always the first ones, and ``--skip-lines`` goes on behind them. Lines are sent
-exactly once: a body that got no answer goes out again, until its time is over. With ``--producer`` that holds for any
-number of runs, however each ended (``resume.py``).
+Each line is one entry (``lines.py``). Lines are sent as several atomic bodies, a few of them at once, and are
+acknowledged in order. So the acknowledged lines are always the first ones, and ``--skip-lines`` continues after them.
+Lines are sent exactly once: a body without an answer is sent again until it times out. With ``--producer`` that is true
+across any number of runs, however each of them ended (``resume.py``).
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 BODIES_UNDER_WAY_MAX: Final = 64
 STDIN: Final = "-"
 STARTING_S: Final = 3.0
-"""Seconds from the start of a node's process until it answers, and some more on a busy machine."""
+"""Seconds from the start of a node's process until it answers, with some more for a busy machine."""
 STARTING_PERIOD_S: Final = 0.1
 
 
 class AppendBatch(Protocol):
-    """``Client.append_batch``, or one that names what it appends."""
+    """``Client.append_batch``, or a function that names what it appends."""
 
     async def __call__(self, values: list[bytes], *, keys: list[Key] | None) -> Appended: ...
 
@@ -69,10 +69,10 @@ class AppendBatch(Protocol):
 @click.option(
     "--producer",
     metavar="NAME",
-    help="Of a --file: run again with the same NAME, it goes on behind what is in the log.",
+    help="With --file: if run again with the same NAME, continue after the lines that are in the log.",
 )
 @click.option("--file", "path", type=click.Path(), help="Append the lines of this file; - is stdin.")
-@format_option("raw: a line is a value; json: what `read --format json` prints (vlsn, term, time are not taken over).")
+@format_option("raw: a line is a value; json: the output of `read --format json` (its vlsn, term, time are ignored).")
 @json_option
 @click.argument("value", required=False)
 def append(
@@ -81,21 +81,21 @@ def append(
 ) -> None:  # fmt: skip
     """Append VALUE, or one entry a line of FILE or of stdin (-), and print FIRST LAST.
 
-    With --json print what HTTP answers; of several bodies the first and last VLSN and the last term, durable if each
-    was, and synced by as many nodes as the least.
+    With --json print the HTTP answer. For several bodies print the first and last VLSN and the last term, durable if
+    each body was, and the smallest number of nodes that synced a body.
     """
     if (value is None) == (path is None):
         raise click.UsageError("give one of VALUE, --file FILE, or - for stdin")
     if producer is not None and (path in (None, STDIN) or skip_lines):
-        raise click.UsageError("--producer goes with --file FILE, and skips by itself what is in the log")
+        raise click.UsageError("--producer needs --file FILE, and skips the lines in the log by itself")
     json = format == "json"
     lines_given = value is None or value == STDIN
     if json and key and lines_given:
-        raise click.UsageError("--key is of raw lines; a JSON line has its own")
+        raise click.UsageError("--key is for raw lines; a JSON line has its own")
     key_bytes = os.fsencode(key) if key else None
     if value is not None and value != STDIN:
         if skip_lines or (json and is_flagged("format")):
-            raise click.UsageError("--skip-lines and --format json go with --file or -")
+            raise click.UsageError("--skip-lines and --format json need --file or -")
         single = Body([os.fsencode(value)], [key_bytes] if key_bytes else None)
         appended = run(_append(url, acks, durability, timeout, iter([single]), skipped=None))
     elif path in (None, STDIN):
@@ -112,14 +112,15 @@ def append(
         click.echo(appended.document().decode() if as_json else f"{first} {last}")
     except BrokenPipeError:
         raise
-    except OSError as error:  # no refusal: that would be sent again
+    except OSError as error:  # not a refusal, because the caller would append again
         raise OutcomeUnknown(
             f"appended as VLSN {first} to {last}, but that could not be printed: {said_of(error)}"
         ) from None
 
 
 def _stdin() -> BinaryIO:
-    """Returns stdin without a buffer, whose lock a reading thread would hold while the interpreter ends."""
+    """Returns stdin without a buffer, because a reading thread would hold the buffer's lock while the interpreter
+    exits."""
     return getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
 
 
@@ -127,8 +128,8 @@ async def _append(
     urls: list[str], acks: str, durability: str | None, timeout_s: float, lines: Iterator[Body],
     *, skipped: int | None, producer: str | None = None,
 ) -> Appended:  # fmt: skip
-    """Returns all lines that were not in the log, as one; VLSNs of 0 for none. ``skipped`` is None for a single
-    value."""
+    """Returns one answer for all lines that were not in the log; its VLSNs are 0 if there are none. ``skipped`` is None
+    for a single value."""
     from repl.client.connect import acks_of, connect
 
     progress = Progress(acks_of(acks), skipped, producer)
@@ -153,7 +154,7 @@ async def _append(
                     if len(under_way) == BODIES_UNDER_WAY_MAX:
                         progress.take(under_way[0][0], await under_way[0][1])
                         under_way.popleft()
-            except (TooLarge, BadBody) as error:  # a line of the input: the lines before it are acknowledged first
+            except (TooLarge, BadBody) as error:  # an invalid line: the lines before it are acknowledged first
                 fault = error
             while under_way:
                 progress.take(under_way[0][0], await under_way[0][1])
@@ -166,7 +167,7 @@ async def _append(
             await asyncio.gather(*(task for _, task in under_way), return_exceptions=True)
             raise
         except VlsnLogError as error:
-            await log.close(flush=False)  # at once: nothing behind the failure may be logged
+            await log.close(flush=False)  # at once, so that nothing after the failure is logged
             outcomes = deque(await asyncio.gather(*(task for _, task in under_way), return_exceptions=True))
             while outcomes and not isinstance(appended := outcomes[0], BaseException):
                 progress.take(under_way.popleft()[0], appended)
@@ -176,8 +177,8 @@ async def _append(
 
 
 async def _next_body(bodies: AsyncIterator[Body], under_way: list[asyncio.Task[Appended]]) -> Body | None:
-    """Returns the next body, None at the end; raises the failure of one under way at once. Nothing behind it may be
-    logged while this waits for a slow input."""
+    """Returns the next body, or None at the end. Raises the failure of a pending append at once, so that nothing after
+    it is logged while this waits for a slow input."""
     reading = asyncio.ensure_future(anext(bodies, None))
     try:
         while not reading.done():
@@ -191,14 +192,14 @@ async def _next_body(bodies: AsyncIterator[Body], under_way: list[asyncio.Task[A
 
 
 def _unknown_lines(counts: list[int], outcomes: Iterable[Appended | BaseException]) -> int:
-    """Returns lines up to the last body that was, or may have been, logged."""
+    """Returns the number of lines up to the last body that was, or may have been, logged."""
     sure = [isinstance(each, BaseException) and not isinstance(each, OutcomeUnknown) for each in outcomes]
     reached = [index for index, refused in enumerate(sure) if not refused]
     return sum(counts[: reached[-1] + 1]) if reached else 0
 
 
 class Progress:
-    """The lines acknowledged so far: always the first after those skipped."""
+    """The lines acknowledged so far: always the first lines after the skipped ones."""
 
     def __init__(self, acks: Acks, skipped: int | None, producer: str | None = None) -> None:
         self._acks = acks
@@ -216,7 +217,7 @@ class Progress:
         return self._joined(self._taken)
 
     def _joined(self, taken: list[Appended]) -> Appended:
-        """Joins several answers to one: no surer than the least sure of them."""
+        """Joins several answers to one that claims no more than the weakest of them."""
         from repl.api import Appended
         from vlsn.durability import weakest
 
@@ -234,7 +235,8 @@ class Progress:
         )
 
     def fail(self, error: VlsnLogError, *, unknown: int) -> NoReturn:
-        """Raises ``error`` with how far it came.  ``unknown``: lines behind that may have been logged."""
+        """Raises ``error`` with the progress so far. ``unknown`` is the number of later lines that may have been
+        logged."""
         if self._skipped is None:
             raise error
         done = self._skipped + self.lines
@@ -246,19 +248,19 @@ class Progress:
         if unknown:
             raise OutcomeUnknown(
                 f"{text}, and up to {unknown} after them may have been logged: look with `vlsnlog read` before "
-                f"going on with --skip-lines {done} or more"
+                f"you continue with --skip-lines {done} or more"
             )
         raise _Stopped(f"{text}; go on with --skip-lines {done}")
 
 
 class _Stopped(VlsnLogError):
-    """An append of many lines that was refused on its way: the first of them are in the log."""
+    """An append of many lines that was refused part way: the first lines are in the log."""
 
     retry_safe = False
 
 
 async def require_a_node(log: Client, urls: list[str]) -> None:
-    """Waits for a node that is just being started; fails before the deadline when nothing answers."""
+    """Waits for a node that is just starting. Fails before the deadline if no node answers."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + STARTING_S
     while all(isinstance(each, Unreachable) for each in await log.endpoints.statuses(urls)):
@@ -268,8 +270,8 @@ async def require_a_node(log: Client, urls: list[str]) -> None:
 
 
 async def _read_ahead(lines: Iterator[Body]) -> AsyncIterator[Body]:
-    """Reads in threads: stdin may be a slow pipe, and appends under way must not wait for it. Daemons: a Ctrl-C does
-    not wait for the next line either."""
+    """Reads in threads, because stdin may be a slow pipe and pending appends must not wait for it. The threads are
+    daemons, so that Ctrl-C does not wait for the next line either."""
     loop = asyncio.get_running_loop()
     while True:
         body: asyncio.Future[Body | None] = loop.create_future()
@@ -285,7 +287,7 @@ def _read_body(lines: Iterator[Body], loop: asyncio.AbstractEventLoop, body: asy
         settled = partial(settled, next(lines, None))
     except Exception as error:  # the thread's boundary
         settled = partial(settled, None, error)
-    with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+    with suppress(RuntimeError):  # the loop is closed: no task waits any more
         loop.call_soon_threadsafe(settled)
 
 

@@ -1,4 +1,4 @@
-"""Questions to nodes and to a group, and how what they refuse ends a command."""
+"""Requests to nodes and to a group, and how a refusal ends a command."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 60.0
 Answer = dict[str, Any] | VlsnLogError
-"""A node's answer, or why there is none."""
+"""A node's answer, or the error that replaces it."""
 T = TypeVar("T")
 
 
 @asynccontextmanager
 async def network() -> AsyncIterator[Network]:
-    """Opens sockets for as long as something is asked."""
+    """Opens the network for the duration of the requests."""
     from repl.client.connect import real_network
 
     opened = real_network()
@@ -36,7 +36,7 @@ async def network() -> AsyncIterator[Network]:
 
 
 def ask_group(urls: Sequence[str], question: Callable[[Client[Any]], Coroutine[Any, Any, T]]) -> T:
-    """Asks by a client of the group. Raises what ``question`` raises."""
+    """Asks with a client of the group. Raises the errors of ``question``."""
 
     async def asked() -> T:
         from repl.client.connect import connect
@@ -48,7 +48,7 @@ def ask_group(urls: Sequence[str], question: Callable[[Client[Any]], Coroutine[A
 
 
 def ask_nodes(urls: Sequence[str], method: str, path: str, *needed: str, body: object = None) -> dict[str, Answer]:
-    """Asks each node at once; an answer has all ``needed`` in it."""
+    """Asks each node at once. Each answer has all of ``needed``."""
 
     async def asked() -> list[Answer]:
         async with network() as opened:
@@ -72,7 +72,7 @@ async def answers_of(
 async def sent(
     opened: Network, method: str, url: str, *, body: object = None, timeout_s: float = TIMEOUT_S
 ) -> Response:
-    """Sends ``body`` as JSON, or nothing. Raises ``Unreachable``."""
+    """Sends ``body`` as JSON, or no body. Raises ``Unreachable``."""
     import msgspec
 
     headers = {"Content-Type": "application/json"} if method == "POST" else {}
@@ -81,8 +81,7 @@ async def sent(
 
 
 def json_object(response: Response, *needed: str) -> dict[str, Any]:
-    """Returns the object in a node's answer, which has all of these names in it. Raises what the node refused with;
-    ``BadBody``."""
+    """Returns the object in a node's answer, which has all of ``needed``. Raises the node's refusal, ``BadBody``."""
     from repl.client.answers import decoded
     from repl.web import problem
 
@@ -98,7 +97,8 @@ def json_object(response: Response, *needed: str) -> dict[str, Any]:
 def print_answers(
     what: str, answers: Mapping[str, Answer], as_json: bool, text: Callable[[str, dict[str, Any]], None]
 ) -> int:
-    """Prints each node's answer by ``text``, or all as JSON, a refusal as its ``error``; returns the exit status."""
+    """Prints each node's answer by ``text``, or all answers as JSON, with a refusal as ``error``. Returns the exit
+    status."""
     if as_json:
         nodes = [
             {"error": {"type": each.slug, "detail": str(each)}} if isinstance(each, VlsnLogError) else each
@@ -113,7 +113,7 @@ def print_answers(
 
 
 def complain(what: str, answers: Mapping[str, Answer]) -> int:
-    """Says in one line what nodes refused, those together that said the same; returns the exit status."""
+    """Prints the nodes' refusals in one line, equal ones together. Returns the exit status."""
     said: dict[str, list[str]] = {}
     for url, answer in answers.items():
         if isinstance(answer, VlsnLogError):

@@ -1,4 +1,4 @@
-"""``vlsnlog audit``: whether copies of the log are equal, proven in Spark tasks."""
+"""``vlsnlog audit``: compares copies of the log in Spark tasks."""
 
 from __future__ import annotations
 
@@ -29,15 +29,17 @@ COLUMNS = ("node", "first", "last", "durable", "behind", "entries", "bytes", "fi
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE SOURCE …")
 @click.option("--spark-master", default="local[2]", show_default=True, help="Spark master.")
 @click.option("--out", multiple=True, type=click.Path(), help="Write the report to FILE.json, .html or .parquet.")
-@click.option("--history", type=click.Path(), help="What a client was acknowledged: each must be in every copy.")
-@click.option("--since-last", type=click.Path(), help="Go on from this JSON report of an earlier audit.")
-@click.option("--deep", is_flag=True, help="With --since-last: read what that audit compared again, too.")
+@click.option(
+    "--history", type=click.Path(), help="A client's acknowledged entries, each of which must be in every copy."
+)
+@click.option("--since-last", type=click.Path(), help="Continue from this JSON report of an earlier audit.")
+@click.option("--deep", is_flag=True, help="With --since-last: also read again what that audit compared.")
 @click.option(
     "--checksums",
     type=click.Choice(["sha256", "crc"]),
     default="sha256",
     show_default=True,
-    help="What blocks are compared by; crc is faster, and no proof against a forger.",
+    help="How blocks are compared; crc is faster, but no proof against a forger.",
 )
 @json_option
 def audit(
@@ -75,7 +77,8 @@ def audit(
 
 
 def check_spark(what: str = "the audit") -> None:
-    """Refuses where the extra is not installed, before anything is begun: a node and a client need none of it."""
+    """Raises an error if the extra is not installed, before anything has begun. A node and a client do not need the
+    extra."""
     missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
     if missing:
         raise click.ClickException(
@@ -84,14 +87,14 @@ def check_spark(what: str = "the audit") -> None:
 
 
 def keep_py4j_quiet() -> None:
-    """Keeps py4j from telling of a Ctrl-C by a traceback on stderr, through the root logger."""
+    """Prevents py4j from reporting a Ctrl-C with a traceback on stderr, through the root logger."""
     root = logging.getLogger()
     if not root.handlers:
         root.addHandler(logging.NullHandler())
 
 
 def print_report(report: AuditReport) -> None:
-    """Prints the verdict, then the copies, then what was found; the verdict in colour on a terminal."""
+    """Prints the verdict, the copies and the findings. On a terminal the verdict is in colour."""
     click.echo(verdict(report))
     found = Counter(finding.source for finding in report.findings)
     furthest = max((each.last for each in report.sources), default=0)
@@ -130,7 +133,7 @@ def print_report(report: AuditReport) -> None:
 
 
 def verdict(report: AuditReport) -> str:
-    """Returns the verdict's line: green, red where something was found, yellow where nothing was compared."""
+    """Returns the verdict's line: green, red if there are findings, yellow if nothing was compared."""
     found = f"; {several(len(report.findings), 'finding')}" if report.findings else ""
     if not report.compared_to:
         words = "nothing was compared: the sources have no durable VLSN in common"
@@ -154,14 +157,14 @@ def _left(left: NotAudited) -> str:
 def _print_history(history: HistoryReport) -> None:
     words = f"history: {count(history.everywhere)} of {count(history.appends)} acknowledged entries are in every copy"
     if history.cleaned:
-        words += f", {count(history.cleaned)} lie below what some copy still has"
+        words += f", {count(history.cleaned)} are before the first VLSN of some copy"
     if history.once:
-        words += f", {count(history.once)} lines were looked for everywhere else"
+        words += f", {count(history.once)} lines without a known VLSN were looked for"
     click.echo(words + (f", {several(history.findings, 'finding')}" if history.findings else ""))
 
 
 def _sentence(finding: Finding) -> str:
-    """Formats a finding: a line, two more for the two differing copies, one for the repair."""
+    """Formats a finding: one line, two more for two differing copies, one for the repair."""
     from repl.audit.findings import told
 
     facts = {name: value for name, value in finding.more.items() if name not in ("other", "in_place")}

@@ -1,4 +1,4 @@
-"""``vlsnlog bench``: one work measured, the machine's own ceilings beside it."""
+"""``vlsnlog bench``: measures one kind of work, and the machine's own ceilings."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 WORKS: Final = {
     "append": "Writers that each await their append before the next.",
     "bulk": "Batches, pipelined on one connection.",
-    "http": "Connections that POST an entry at a time.",
+    "http": "Connections that POST one entry at a time.",
     "catchup": "A replica that missed everything comes back.",
     "recover": "A replica killed with a log that no checkpoint covers.",
-    "tail": "Writers, and a reader who follows them.",
+    "tail": "Writers, and a reader that follows them.",
     "scan": "A whole log, read from its first VLSN.",
 }
-"""Works on a cluster."""
+"""The kinds of work on a cluster."""
 
 
 @click.group(cls=Commands)
 def bench() -> None:
-    """Measure a work and print rates, which count only what was acknowledged."""
+    """Measure one kind of work and print its rates, which count acknowledged work only."""
 
 
 def _given(asked: dict[str, Any]) -> dict[str, Any]:
-    """Leaves out what has the works' own defaults."""
+    """Leaves out options that have the work's own defaults."""
     return {name: value for name, value in asked.items() if value is not None}
 
 
@@ -90,9 +90,9 @@ for _work, _said in WORKS.items():
 @click.option("--bytes-max", type=int, help="Cap on what is written.")
 @json_option
 def wal(*, as_json: bool, **asked: Any) -> int:
-    """The local log alone, without a cluster, and this disk's own syncs of the same size.
+    """Measure the local log alone, without a cluster, and this disk's own syncs of the same size.
 
-    Exit status 1 when an append failed or --verify finds a fault.
+    Exit status 1 if an append failed or --verify finds a fault.
     """
     from repl.bench.wal import run_wal
     from repl.bench.wal_report import WalOptions

@@ -1,4 +1,4 @@
-"""``vlsnlog cdc``: the CDC consumers of each node given, and orders to them."""
+"""``vlsnlog cdc``: shows the CDC consumers of the given nodes, and sends orders to them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from vlsn.errors import NotFound, VlsnLogError
 FINDINGS = ("parked", "not-configured")
 """States that need a person."""
 QUIET = ("waiting", "paused")
-"""States whose reasons are nobody's concern in a list."""
+"""States whose reasons are left out of a list."""
 _COLUMNS = ("node", "consumer", "state", "mode", "next VLSN", "behind", "for", "entries", "switches", "failures")
 NAME = click.argument("name", type=NameType())
 
 
 @click.group(cls=Commands)
 def cdc() -> None:
-    """Show what CDC consumers do, or pause, move and resume them."""
+    """Show the state of CDC consumers, or pause, move and resume them."""
 
 
 @cdc.asking(name="list")
 def list_all(url: list[str], as_json: bool) -> int:
-    """Every consumer of the nodes given: its state, its mode, how far behind it is."""
+    """List every consumer of the nodes given: its state, its mode, and its lag."""
     answers = _asked(url)
     found = [answer for answer in answers.values() if not isinstance(answer, VlsnLogError)]
     consumers = [{"node": told["node"], **one} for told in found for one in told.get("consumers", []) or []]
@@ -57,19 +57,19 @@ def _order(order: str, name: str, urls: Sequence[str], as_json: bool, **body: ob
 
 @cdc.asking(NAME)
 def pause(name: str, url: list[str], as_json: bool) -> int:
-    """Stop a consumer where it is; the log is held for it."""
+    """Stop a consumer at its position, which still holds the log."""
     return _order("pause", name, url, as_json)
 
 
 @cdc.asking(NAME)
 def resume(name: str, url: list[str], as_json: bool) -> int:
-    """Let a consumer go on, paused or parked."""
+    """Resume a paused or parked consumer."""
     return _order("resume", name, url, as_json)
 
 
-@cdc.asking(NAME, place_option("--to", help="The event that it is given next."))
+@cdc.asking(NAME, place_option("--to", help="The VLSN of the next event."))
 def reset(name: str, to: int | str, url: list[str], as_json: bool) -> int:
-    """Move a consumer to another place."""
+    """Move a consumer to another position."""
     return _order("reset", name, url, as_json, to=to)
 
 
@@ -77,15 +77,15 @@ def _vlsn(flag: str, name: str, help: str) -> Any:
     return click.option(flag, name, type=VLSN, required=True, metavar="VLSN", help=help)
 
 
-@cdc.asking(NAME, _vlsn("--to", "to", "The event that it is given next."))
+@cdc.asking(NAME, _vlsn("--to", "to", "The VLSN of the next event."))
 def skip(name: str, to: int, url: list[str], as_json: bool) -> int:
-    """Move a consumer forward, past what failed or is gone; what is skipped is named."""
+    """Move a consumer forward, past failed or missing events, and print the skipped VLSNs."""
     return _order("skip", name, url, as_json, to=to)
 
 
 @cdc.asking(NAME, _vlsn("--from", "first", "The first one."), _vlsn("--to", "last", "The last one."))
 def resend(name: str, first: int, last: int, url: list[str], as_json: bool) -> int:
-    """Give a consumer a range of VLSNs again; then it goes on where it was."""
+    """Deliver a range of VLSNs again; then the consumer continues at its position."""
     return _order("resend", name, url, as_json, **{"from": first, "to": last})
 
 
@@ -94,7 +94,7 @@ def _asked(urls: Sequence[str], path: str = "", order: Mapping[str, object] | No
 
 
 def _shown(what: str, answers: dict[str, Answer], as_json: bool) -> int:
-    """Prints what nodes answered. A node that does not run the consumer is passed over where another one does."""
+    """Prints the nodes' answers. Leaves out nodes that do not run the consumer, if another node does."""
     found = [answer for answer in answers.values() if not isinstance(answer, VlsnLogError)]
     if found:
         answers = {

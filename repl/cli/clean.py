@@ -1,4 +1,4 @@
-"""``vlsnlog clean``: the segments that retention removes now, or would; and the holders of the rest."""
+"""``vlsnlog clean``: removes the segments that retention wants removed, or shows them and the holds on the others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def _size(ctx: click.Context, option: click.Parameter, value: str | int | None) 
 @click.command(cls=Command)
 @maybe_directory_argument
 @url_option
-@click.option("--dry-run", is_flag=True, help="Remove nothing: only say what would go, and who keeps the rest.")
+@click.option(
+    "--dry-run", is_flag=True, help="Remove nothing: only print what would be removed, and which holds keep the rest."
+)
 @click.option("--retention-bytes", metavar="BYTES", callback=_size, help="With DIR: as in the node's settings.")
 @click.option("--retention-age-s", type=FiniteRange(0), help="With DIR: as in the node's settings.")
 @json_option
@@ -43,14 +45,14 @@ def clean(
     retention_age_s: float | None,
     as_json: bool,
 ) -> int:
-    """Make every node given remove what its retention wants gone and nobody holds.
+    """Make every node given remove the segments that retention wants removed and no hold keeps.
 
-    With DIR, the directory of a stopped node, and --dry-run: what would go there.
+    With DIR, the directory of a stopped node, and --dry-run: print the segments that would be removed there.
     """
     if directory is None:
         for name in ("retention_bytes", "retention_age_s"):
             if is_flagged(name):
-                raise click.UsageError(f"--{name.replace('_', '-')} goes with DIR; a running node has its own")
+                raise click.UsageError(f"--{name.replace('_', '-')} needs DIR; a running node has its own setting")
         path = "/v1/admin/clean?dry_run=true" if dry_run else "/v1/admin/clean"
         answers = ask_nodes(url, "POST", path, "node", *_REPORT)
         return print_answers("clean", answers, as_json, lambda url, node: _print(f"{node['node']} ({url})", node))
@@ -78,11 +80,11 @@ def _forecast(directory: Path, retention_bytes: int, retention_age_s: float) -> 
 
 def _print(name: str, report: dict[str, Any]) -> None:
     if not report["retention_bytes"] and not report["retention_age_s"]:
-        click.echo(f"{name}: nothing is wanted gone, no bound on bytes or age is set; first VLSN {report['first']}")
+        click.echo(f"{name}: nothing to remove, no bound on bytes or age is set; first VLSN {report['first']}")
         return
     would = "would go" if report["dry_run"] else "gone"
     rows = [(each, would, "") for each in report["segments"]]
-    rows += [(each, "kept", ", ".join(each["blocked_by"]) or "what is kept before it") for each in report["blocked"]]
+    rows += [(each, "kept", ", ".join(each["blocked_by"]) or "the segments before it") for each in report["blocked"]]
     kept = f"{size(report['retention_bytes'])}" if report["retention_bytes"] else "no bound on bytes"
     aged = f"{report['retention_age_s']:g} s" if report["retention_age_s"] else "no bound on age"
     click.echo(

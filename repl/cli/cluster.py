@@ -1,4 +1,4 @@
-"""``vlsnlog cluster``: a local cluster in the foreground, until Ctrl-C or SIGTERM."""
+"""``vlsnlog cluster``: runs a local cluster in the foreground, until Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ WATCH_S = 0.2
 
 
 @click.command(cls=Command)
-@click.option("--nodes", type=click.IntRange(1, 64), help="How many; default: 3, or as many as DIR holds.")
+@click.option("--nodes", type=click.IntRange(1, 64), help="Number of nodes; default: 3, or as many as DIR has.")
 @click.option("--dir", "directory", required=True, type=click.Path(path_type=Path, file_okay=False), help="Data.")
 @click.option("--base-port", type=click.IntRange(1, 65_535), default=7701, show_default=True, help="Port of n1.")
 @click.option("--group", help="Name of a new group.")
 def cluster(nodes: int | None, directory: Path, base_port: int, group: str | None) -> int:
     """Run a local cluster in the foreground: node I is nI, with data in DIR/nI, on port BASE_PORT + I - 1.
 
-    A node's settings in the --config file (segment_bytes, retention_bytes …) go into the node.toml of each new node.
+    A node's settings in the --config file (segment_bytes, retention_bytes …) are copied to the node.toml of each new
+    node.
     """
     return asyncio.run(_run(directory, nodes, base_port, group, _settings(config_path())))
 
 
 def _settings(path: Path | None) -> dict[str, Any]:
-    """Reads the settings that all nodes share from the file."""
+    """Reads from the file the settings that all nodes share."""
     document = read_file(path) if path is not None else {}
     return {
         name: value for name, value in document.items() if name in NODE_SETTINGS and name.upper() not in OF_ONE_NODE
@@ -63,10 +64,10 @@ async def _run(directory: Path, nodes: int | None, base_port: int, group: str | 
 
 
 async def _keep(made: Cluster) -> int:
-    """Starts the nodes, says what becomes of them; returns only when the cluster cannot start."""
+    """Starts the nodes and reports their ends. Returns only if the cluster cannot start."""
     for node in made.nodes:
         node.start()
-    lost = [node for node in made.nodes if not await _say_ready(made, node)]  # by name, whoever is first
+    lost = [node for node in made.nodes if not await _say_ready(made, node)]  # in the order of names, not of readiness
     if len(lost) * 2 >= len(made.nodes):
         click.echo("vlsnlog cluster: no majority of the nodes is left; mend what they say and start again", err=True)
         await made.stop()

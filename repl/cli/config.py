@@ -1,4 +1,4 @@
-"""``vlsnlog config``: every setting as a command or node would see it, and where it comes from."""
+"""``vlsnlog config``: prints every setting as a command or node would use it, and its source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from repl.node.capacity import files_most, memory_bytes, readers_of
 def config(as_json: bool) -> None:
     """Print the settings: from VLSNLOG_* variables, then the --config file, then defaults.
 
-    The output without --json is a config file itself. Behind a 0 stands its value on this machine.
+    The output without --json is itself a config file. For a setting of 0, a comment shows its value on this machine.
     """
     resolved = resolve({**COMMAND_SETTINGS, **NODE_SETTINGS}, path=config_path())
     if as_json:
@@ -45,7 +45,7 @@ def config(as_json: bool) -> None:
 
 
 def _here(values: Mapping[str, Any]) -> dict[str, int]:
-    """Returns what settings become that follow from this machine where they are 0."""
+    """Returns the values on this machine of settings that are 0."""
     if values["readers_max"]:
         return {}
     return {"readers_max": readers_of(0, files=files_most(), memory=memory_bytes())}
@@ -56,7 +56,7 @@ def _plain(value: Any) -> Any:
         return dict(value)
     if isinstance(value, tuple) and value and isinstance(value[0], CdcSettings):
         return msgspec.to_builtins(value)
-    return str(value.absolute()) if isinstance(value, Path) else value  # the output is read from elsewhere, too
+    return str(value.absolute()) if isinstance(value, Path) else value  # the output may be read in another directory
 
 
 def _toml(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""``vlsnlog consumer``: where named consumers are, and how far behind."""
+"""``vlsnlog consumer``: shows the positions of named consumers, and their lags."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ NAME = click.argument("name")
 
 @click.group(cls=Commands)
 def consumer() -> None:
-    """Show where consumers are, or move and delete their positions."""
+    """Show the positions of consumers, or move and delete them."""
 
 
 @consumer.asking(name="list")
 def list_all(url: list[str], as_json: bool) -> int:
-    """Every consumer of the group, and how far behind it is."""
+    """List every consumer of the group with its lag."""
     found = ask_group(url, lambda log: log.positions.list())
     return print_list("consumers", found, as_json, _print, "no consumer has a position")
 
 
 @consumer.asking(NAME)
 def show(name: str, url: list[str], as_json: bool) -> int:
-    """Where one consumer is."""
+    """Show the position of one consumer."""
     return _shown(ask_group(url, lambda log: _there(log, name)), as_json)
 
 
-@consumer.asking(NAME, place_option("--to", help="What it reads next."))
+@consumer.asking(NAME, place_option("--to", help="The VLSN that it reads next."))
 def reset(name: str, to: int | str, url: list[str], as_json: bool) -> int:
-    """Move a consumer to another place; commits under way there are refused, whoever sends them."""
+    """Move a consumer to another position; a pending commit of its old position is refused."""
     return _shown(ask_group(url, lambda log: _moved(log, name, to)), as_json)
 
 
 @consumer.asking(NAME)
 def delete(name: str, url: list[str], as_json: bool) -> int:
-    """Forget a consumer: its position is gone, and holds nothing back any more."""
+    """Delete a consumer's position, which then no longer holds the log."""
     ask_group(url, lambda log: log.positions.delete(name))
     return print_found({"name": name, "deleted": True}, as_json, lambda _: click.echo(f"consumer {name} is deleted"))
 
@@ -64,7 +64,7 @@ async def _moved(log: Client[Any], name: str, place: int | str) -> ConsumerAt:
 
     before = await _there(log, name)
     if "/" in name and not isinstance(place, int):
-        raise BadArgument(f"consumer {name} reads the log of another group: give a VLSN of that")
+        raise BadArgument(f"consumer {name} reads the log of another group: use a VLSN of that log")
     if isinstance(place, int):
         target = place
     else:

@@ -1,4 +1,4 @@
-"""``vlsnlog demo``: the demonstration, shown on a terminal or in plain lines."""
+"""``vlsnlog demo``: the demonstration, with bars on a terminal or in plain lines."""
 
 from __future__ import annotations
 
@@ -24,11 +24,16 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@click.option("--input", "source", type=click.Path(path_type=Path), help="Lines of this file, not our own records.")
-@click.option("--entries", type=click.IntRange(min=1), help="At most so many records.")
+@click.option(
+    "--input",
+    "source",
+    type=click.Path(path_type=Path),
+    help="Append the lines of this file instead of the built-in records.",
+)
+@click.option("--entries", type=click.IntRange(min=1), help="The most records to append.")
 @click.option("--dir", "directory", type=click.Path(path_type=Path, file_okay=False), help="Keep the data here.")
 def demo(source: Path | None, entries: int | None, directory: Path | None) -> int:
-    """Three nodes, real records, a node killed on the way, everything read back, and an audit."""
+    """Start three nodes, append real records, kill a node meanwhile, read everything back, and audit."""
     from repl.cli.demo_run import records_of
 
     check_spark()

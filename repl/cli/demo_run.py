@@ -1,12 +1,12 @@
-"""The demonstration: real records, a master that dies on the way, and the proof that nothing was lost.
+"""The demonstration: real records, a master that is killed meanwhile, and the proof that nothing was lost.
 
     three nodes start ─► records appended in order ─► SIGKILL of the master, half way, under load ─► another one is
-      elected, appends go on ─► the killed one starts again and catches up ─► every node reads everything back
+      elected, appends continue ─► the killed node restarts and catches up ─► every node reads everything back
       ─► Spark audit of all three
 
-Each promise is a line of the verdict. Every record is acknowledged, once and in order. The only other entry between the
-first and the last is the new master's own. Every node's read has the SHA-256 of the input. The audit finds the three
-logs equal up to the last record.
+Each promise is a line of the verdict. Every record is acknowledged, once and in order. Between the first and the last
+record, the only other entry is the new master's own. Every node's read has the SHA-256 of the input. The audit finds
+the three logs equal up to the last record.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 LINES_AN_APPEND: Final = 50
 APPENDS: Final = 64
-"""Appends at least, of fewer lines each where the input is short. The master is to die in the middle of them."""
+"""The least number of appends, with fewer lines each if the input is short: the master must die in the middle of
+them."""
 APPENDS_UNDER_WAY: Final = 8
 START_S: Final = 60.0
 CATCH_UP_S: Final = 60.0
@@ -46,13 +47,13 @@ _CLEARED: Final = "\r\x1b[K"
 
 
 class PlainTeller:
-    """Tells of the demonstration in lines, as where there is no terminal."""
+    """Reports the demonstration in plain lines, without a terminal."""
 
     def say(self, text: str) -> None:
         click.echo(text)
 
     def wait(self, text: str) -> None:
-        """Says what is waited for, where somebody looks on."""
+        """Shows what is being waited for, on a terminal."""
 
     @contextmanager
     def bar(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
@@ -77,10 +78,10 @@ class PlainTeller:
 
 
 class TerminalTeller(PlainTeller):
-    """Bars, and colours where they mean something."""
+    """Reports the demonstration with bars and colours."""
 
     def say(self, text: str) -> None:
-        click.echo(_CLEARED + text)  # a bar that is drawn on this line is drawn again on the next
+        click.echo(_CLEARED + text)  # a bar on this line is drawn again on the next one
 
     def wait(self, text: str) -> None:
         self.say(f"{text} …")
@@ -103,7 +104,7 @@ class TerminalTeller(PlainTeller):
 
 @dataclass(slots=True)
 class Outcome:
-    """The sights of a run, and whether each of them holds."""
+    """The results of a run."""
 
     records: int = 0
     bytes: int = 0
@@ -113,16 +114,16 @@ class Outcome:
     append_s: float = 0.0
     killed: str = ""
     own: int = 0
-    """The log's own entries between the first record and the last: a TERM of each master elected meanwhile."""
+    """The log's own entries between the first record and the last: one TERM for each master elected meanwhile."""
     waited_s: float = 0.0
-    """The longest that no append was acknowledged."""
+    """The longest time without an acknowledged append, in seconds."""
     missed: int = 0
     catch_up_s: float = 0.0
     reads: dict[str, str] = field(default_factory=dict)
     audit: AuditReport | None = None
 
     def checks(self) -> list[tuple[bool, str]]:
-        """Lists each promise with whether it was kept."""
+        """Returns each promise with whether it was kept."""
         complete = self.records > 0 and self.last - self.first + 1 == self.records + self.own
         return [
             (
@@ -155,7 +156,8 @@ class Outcome:
 
 
 def installed_records() -> list[bytes]:
-    """Returns the RECORD and METADATA lines of every distribution of this environment, by name: irregular, real."""
+    """Returns the RECORD and METADATA lines of every distribution in this environment, by name: irregular, real
+    data."""
     lines: list[bytes] = []
     for each in sorted(distributions(), key=lambda each: str(each.metadata["Name"]).lower()):
         for name in ("METADATA", "RECORD"):
@@ -166,8 +168,8 @@ def installed_records() -> list[bytes]:
 
 
 def records_of(path: Path | None, entries: int | None) -> list[bytes]:
-    """Reads at most ``entries`` records, from a file the lines that ``vlsnlog append`` takes. Raises ``BadArgument``
-    when there is none."""
+    """Reads at most ``entries`` records; from a file, the lines that ``vlsnlog append`` would append. Raises
+    ``BadArgument`` if there are none."""
     from repl.cli.lines import bodies
 
     if path is None:
@@ -181,7 +183,7 @@ def records_of(path: Path | None, entries: int | None) -> list[bytes]:
 
 
 class Demo:
-    """One demonstration on a cluster that was prepared and not started."""
+    """One demonstration on a cluster that is prepared and not started."""
 
     def __init__(self, cluster: Cluster, records: Sequence[bytes], teller: PlainTeller) -> None:
         self._cluster = cluster
@@ -190,7 +192,7 @@ class Demo:
         self.outcome = Outcome(records=len(records), bytes=sum(map(len, records)), sha256=digest_of(records))
 
     async def run(self) -> None:
-        """Runs all but the audit."""
+        """Runs everything except the audit."""
         await self._start()
         victim = await self._master()
         await self._append(victim)
@@ -214,7 +216,7 @@ class Demo:
         return next(node for node in self._cluster.nodes if node.name == master)
 
     async def _append(self, victim: Node) -> None:
-        """Appends all records, in order; the victim dies and returns meanwhile."""
+        """Appends all records in order. Meanwhile the victim is killed and restarted."""
         total = len(self._records)
         async with connect(",".join(self._cluster.urls), exactly_once=True) as log:
             begun: list[asyncio.Task[Any]] = []
@@ -234,7 +236,7 @@ class Demo:
     async def _append_all(
         self, log: Client, victim: Node, begun: list[asyncio.Task[Any]], show: Callable[[int], None]
     ) -> None:
-        """Keeps a few appends under way; ``begun`` gets them, and the victim's return."""
+        """Keeps a few appends under way. ``begun`` collects these tasks, and the task of the victim's restart."""
         outcome, total = self.outcome, len(self._records)
         loop = asyncio.get_running_loop()
         started = acknowledged = loop.time()
@@ -318,7 +320,7 @@ async def _within(seconds: float, failure: str) -> AsyncIterator[None]:
 
 
 def digest_of(records: Sequence[bytes]) -> str:
-    """Computes the SHA-256 of the records as ``vlsnlog read`` prints them: each with a newline."""
+    """Returns the SHA-256 of the records as ``vlsnlog read`` prints them, each with a newline."""
     digest = hashlib.sha256()
     for record in records:
         digest.update(record + b"\n")

@@ -1,4 +1,4 @@
-"""``vlsnlog dest``: destinations, and what lies in them."""
+"""``vlsnlog dest``: shows destinations and their messages, and changes them."""
 
 from __future__ import annotations
 
@@ -34,48 +34,46 @@ NAME = click.argument("name")
 
 
 def _setting(flag: str, type: Any, help: str, metavar: str | None = None, *, name: str = "") -> Any:
-    """Declares a setting of a destination; ``name`` is what a client calls it, where that is not the flag."""
+    """Declares a setting of a destination. ``name`` is the client's name for it, if that differs from the flag."""
     return click.option(flag, name or flag.removeprefix("--").replace("-", "_"), type=type, metavar=metavar, help=help)
 
 
 SETTINGS = (
-    _setting("--prefix", None, "Messages are the entries whose key begins so; without it all are.", "P"),
-    place_option("--from", "from_", help="The first message; the end where nothing is said.", required=False),
-    _setting("--max-bytes", _COUNT, "Unacknowledged bytes from which on it is full; 0 for no limit."),
+    _setting("--prefix", None, "The entries whose key begins with P are messages; by default all entries are.", "P"),
+    place_option("--from", "from_", help="The first message; by default the end.", required=False),
+    _setting("--max-bytes", _COUNT, "The unacknowledged bytes at which it is full; 0 for no limit."),
     _setting("--max-messages", _COUNT, "The same in messages."),
     _setting(
         "--full-policy",
         click.Choice(["page", "drop", "block", "fail"]),
-        "What becomes of appends to it while it is full; page at first.",
+        "How appends to it end while it is full; page by default.",
     ),
-    _setting("--page-limit-bytes", _COUNT, "Bytes of pages from which on it takes no more; 0 for no limit."),
+    _setting("--page-limit-bytes", _COUNT, "The bytes of pages at which they are full; 0 for no limit."),
     _setting("--page-limit-messages", _COUNT, "The same in messages."),
-    _setting(
-        "--page-full-policy", click.Choice(["drop", "fail"]), "What becomes of appends to it then; fail at first."
-    ),
+    _setting("--page-full-policy", click.Choice(["drop", "fail"]), "How appends to it end then; fail by default."),
     _setting(
         "--ack-timeout",
         FiniteRange(0.05, ACK_TIMEOUT_S_MAX),
-        "Seconds after which a message is delivered again; 30 where nothing was said.",
+        "Seconds after which a message is delivered again; 30 by default.",
         "S",
         name="ack_timeout_s",
     ),
     _setting(
         "--attempts-max",
         click.IntRange(1, ATTEMPTS_MAX),
-        "Deliveries after which a message is dead; 5 where nothing was said.",
+        "Deliveries after which a message is dead; 5 by default.",
     ),
     _setting(
         "--redelivery-delay",
         _DELAY,
-        "Seconds before a message that came back is delivered again; 0 where nothing was said.",
+        "Seconds before a message that came back is delivered again; 0 by default.",
         "S",
         name="redelivery_delay_s",
     ),
     _setting(
         "--redelivery-factor",
         FiniteRange(1.0, REDELIVERY_FACTOR_MAX),
-        "So many times longer after each further attempt; 1 where nothing was said.",
+        "The factor by which that delay grows with each attempt; 1 by default.",
         "F",
     ),
     _setting(
@@ -86,32 +84,32 @@ SETTINGS = (
         name="redelivery_delay_s_max",
     ),
     _setting("--max-out", click.IntRange(0, OUT_MAX), "Messages that may be out at once; 0 for no limit."),
-    _setting("--dead-letter", None, "The key of its dead letters; dead_letter where nothing was said.", "KEY"),
+    _setting("--dead-letter", None, "The key of its dead letters; dead_letter by default.", "KEY"),
 )
-"""Options of ``create``, each the setting that a client sets by its name."""
+"""The options of ``create``. Each has the name of the setting in a client."""
 
 
 @click.group(cls=Commands)
 def dest() -> None:
-    """Make destinations, look at them, move and drop them."""
+    """Create destinations, show them, move and drop them."""
 
 
 @dest.asking(NAME, *SETTINGS)
 def create(name: str, url: list[str], as_json: bool, **settings: Any) -> int:
-    """Make a destination, or change its settings."""
+    """Create a destination, or change its settings."""
     return _shown(ask_group(url, lambda log: log.destinations.put(name, **settings)), as_json)
 
 
 @dest.asking(name="list")
 def list_all(url: list[str], as_json: bool) -> int:
-    """Every destination of the group, and how far it is."""
+    """List every destination of the group, with its progress."""
     found = ask_group(url, lambda log: log.destinations.list())
     return print_list("destinations", found, as_json, _print, "there are no destinations")
 
 
 @dest.asking(NAME)
 def show(name: str, url: list[str], as_json: bool) -> int:
-    """One destination: its settings, and how far it is."""
+    """Show one destination: its settings and its progress."""
 
     def text(found: dict[str, Any]) -> None:
         flat = {**found, **found.get("counts", {})}
@@ -126,11 +124,16 @@ def show(name: str, url: list[str], as_json: bool) -> int:
 @dest.asking(
     NAME,
     click.option(
-        "--max", "most", type=click.IntRange(1, 10_000), default=10, show_default=True, help="So many at most."
+        "--max",
+        "most",
+        type=click.IntRange(1, 10_000),
+        default=10,
+        show_default=True,
+        help="The most messages to print.",
     ),
 )
 def peek(name: str, most: int, url: list[str], as_json: bool) -> int:
-    """The next messages that are not acknowledged; none is taken."""
+    """Print the next unacknowledged messages, and take none."""
     for vlsn, attempt, time, key, value in ask_group(url, lambda log: log.destinations.peek(name, most)):
         if as_json:
             print_json({"vlsn": vlsn, "attempt": attempt, "time": time, "key": _text(key), "value": _text(value)})
@@ -141,25 +144,25 @@ def peek(name: str, most: int, url: list[str], as_json: bool) -> int:
 
 @dest.asking(NAME)
 def pause(name: str, url: list[str], as_json: bool) -> int:
-    """Deliver nothing until it is resumed."""
+    """Deliver no messages until the destination is resumed."""
     return _shown(ask_group(url, lambda log: log.destinations.pause(name)), as_json)
 
 
 @dest.asking(NAME)
 def resume(name: str, url: list[str], as_json: bool) -> int:
-    """Deliver again."""
+    """Deliver messages again."""
     return _shown(ask_group(url, lambda log: log.destinations.resume(name)), as_json)
 
 
 @dest.asking(NAME, place_option("--to", help="The next message."))
 def move(name: str, to: int | str, url: list[str], as_json: bool) -> int:
-    """Begin at another place; what was acknowledged from there on is delivered again."""
+    """Begin at another VLSN; messages acknowledged from there on are delivered again."""
     return _shown(ask_group(url, lambda log: log.destinations.move(name, to)), as_json)
 
 
 @dest.asking(NAME)
 def drop(name: str, url: list[str], as_json: bool) -> int:
-    """Drop a destination, with all that is not acknowledged."""
+    """Drop a destination, with all its unacknowledged messages."""
     ask_group(url, lambda log: log.destinations.drop(name))
     return print_found({"name": name, "dropped": True}, as_json, lambda _: click.echo(f"destination {name} is dropped"))
 
@@ -168,15 +171,15 @@ def _vlsns(help: str, *, required: bool) -> Any:
     return click.option("--vlsn", "vlsns", type=_VLSN, multiple=True, required=required, help=help)
 
 
-@dest.asking(NAME, _vlsns("One of them; may be given again. Without it all are.", required=False), name="retry-dead")
+@dest.asking(NAME, _vlsns("One dead message; repeatable. By default all are.", required=False), name="retry-dead")
 def retry_dead(name: str, vlsns: tuple[int, ...], url: list[str], as_json: bool) -> int:
     """Deliver dead messages again."""
     return _shown(ask_group(url, lambda log: log.destinations.retry_dead(name, vlsns or None)), as_json)
 
 
-@dest.asking(NAME, _vlsns("One of them; may be given again.", required=True), name="delete-dead")
+@dest.asking(NAME, _vlsns("One dead message; repeatable.", required=True), name="delete-dead")
 def delete_dead(name: str, vlsns: tuple[int, ...], url: list[str], as_json: bool) -> int:
-    """Keep dead messages no longer; their letters stay in the log."""
+    """Delete dead messages; their dead letters stay in the log."""
     return _shown(ask_group(url, lambda log: log.destinations.delete_dead(name, vlsns)), as_json)
 
 
@@ -189,7 +192,7 @@ def _shown(found: dict[str, Any], as_json: bool) -> int:
 
 
 def _blocked(told: dict[str, Any]) -> str | None:
-    """Returns why nothing comes in, or goes out."""
+    """Returns why messages cannot be appended or delivered."""
     if told["paused"]:
         return "paused"
     return _full(told) or told["blocked_by"] or told.get("pages", {}).get("blocked_by") or None

@@ -1,4 +1,4 @@
-"""``vlsnlog dump``: one line a frame of a node's directory.  Never writes."""
+"""``vlsnlog dump``: prints one line for each frame in a node's directory. Never writes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ KINDS: Final = (
     *("block", "checkpoint-start", "checkpoint-end", "rollback-start", "rollback-end", "unreadable", "torn-tail"),
     *("data", "term", "group", "commit", "abort"),
 )
-"""Kinds of frames, then of the entries in a block."""
+"""The kinds of frames, then the kinds of entries in a block."""
 _FRAME_KINDS: Final = 7
 _LSN: Final = re.compile(r"(?:(\d{1,8})(?:\.vlog)?:)?(\d{1,20}|0x[0-9a-fA-F]{1,16})\Z")
 
 
 class LsnType(click.ParamType):  # type: ignore[type-arg]
-    """``2:4096`` and ``00000002.vlog:4096``, offset 4096 of segment 2; or the one number that ``--json`` prints."""
+    """``2:4096`` and ``00000002.vlog:4096`` mean offset 4096 of segment 2. The one number that ``--json`` prints is
+    accepted, too."""
 
     name = "lsn"
 
@@ -47,22 +48,22 @@ class LsnType(click.ParamType):  # type: ignore[type-arg]
 @directory_argument
 @click.option("--from", "from_vlsn", type=VLSN, default=1, help="First VLSN.")
 @click.option("--to", "to_vlsn", type=VLSN, help="Last VLSN.")
-@click.option("--from-lsn", type=LsnType(), default=0, help="First place: SEGMENT:OFFSET, or the number.")
-@click.option("--to-lsn", type=LsnType(), help="Last place.")
+@click.option("--from-lsn", type=LsnType(), default=0, help="First LSN: SEGMENT:OFFSET, or the number.")
+@click.option("--to-lsn", type=LsnType(), help="Last LSN.")
 @click.option(
-    "--kind", "kinds", type=click.Choice(KINDS, case_sensitive=False), multiple=True, help="These only; repeatable."
+    "--kind", "kinds", type=click.Choice(KINDS, case_sensitive=False), multiple=True, help="Only this kind; repeatable."
 )
 @click.option("--term", type=click.IntRange(min=1), help="Blocks of this term only.")
 @click.option("--reverse", is_flag=True, help="From the end backwards.")
 @json_option
-@click.option("--all", "all_frames", is_flag=True, help="Overmarked frames, local records and a torn tail, too.")
+@click.option("--all", "all_frames", is_flag=True, help="Also overmarked frames, local records and a torn tail.")
 def dump(
     directory: Path, from_vlsn: int, to_vlsn: int | None, from_lsn: int, to_lsn: int | None, kinds: tuple[str, ...],
     term: int | None, reverse: bool, as_json: bool, all_frames: bool,
 ) -> int:  # fmt: skip
-    """Print one line a frame of the node's directory DIR; of a running node, up to its synced length.
+    """Print one line for each frame in the node's directory DIR; for a running node, up to its synced end.
 
-    Exit status 1 when a frame that is shown is damaged.
+    Exit status 1 if a printed frame is damaged.
     """
     if to_vlsn is not None and to_vlsn < from_vlsn:
         raise click.UsageError(f"--to {to_vlsn} is before --from {from_vlsn}")
@@ -104,7 +105,7 @@ HEADING: Final = (
 
 
 def _line(row: DumpRow, *, colour: bool) -> str:
-    """Returns one row under ``HEADING``; every column has its width, so that lines can be printed as they come."""
+    """Returns one row under ``HEADING``. Every column has a fixed width, so that lines can be printed as they come."""
     span = f"{row.term or '-':>6} {row.first or '-':>12} {row.last or '-':>12} {row.count or '-':>6}"
     marks = ("overmarked", "DAMAGED")
     said = [

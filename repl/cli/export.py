@@ -1,4 +1,4 @@
-"""``vlsnlog export``: the log's entries as Parquet or JSON files, each exactly once, by Spark."""
+"""``vlsnlog export``: writes the log's entries as Parquet or JSON files, each exactly once, with Spark."""
 
 from __future__ import annotations
 
@@ -23,21 +23,23 @@ if TYPE_CHECKING:
 @click.argument("source", metavar="SOURCE")
 @click.option("--to", required=True, metavar="URL", help="A directory, or an fsspec URL such as s3://bucket/lake.")
 @click.option("--format", type=click.Choice(["parquet", "json"]), required=True, help="json: an object a line.")
-@click.option("--continuous", is_flag=True, help="Go on with what comes, until it is stopped.")
+@click.option("--continuous", is_flag=True, help="Continue with new entries, until it is stopped.")
 @click.option("--interval", type=FiniteRange(0.1, 86_400), default=10.0, show_default=True,
-              help="Seconds that entries are gathered into a batch, with --continuous.")  # fmt: skip
+              help="Seconds for which entries are gathered into a batch, with --continuous.")  # fmt: skip
 @click.option("--partition-by", default="", metavar="date|key-prefix:N", help="Folders by UTC date, or by N key bytes.")
-@click.option("--key-prefix", default="", help="Entries whose key begins so only.")
+@click.option("--key-prefix", default="", help="Only entries whose key begins with this.")
 @click.option("--from", "begin", type=PlaceType(words=True), metavar="N|start|end|TIME",
               help="First VLSN of a new target; default: start.")  # fmt: skip
 @click.option("--to-vlsn", "upto", type=PlaceType(words=False), metavar="N|TIME",
-              help="Last VLSN; default: what is durable.")  # fmt: skip
+              help="Last VLSN; default: the durable end.")  # fmt: skip
 @click.option("--batch-entries", type=click.IntRange(1, 100_000_000), default=1_000_000, show_default=True,
               help="Entries after which a batch is committed.")  # fmt: skip
 @click.option("--file-size", type=click.IntRange(1, 1 << 20), default=128, show_default=True, metavar="MIB",
-              help="MiB from which a file is ended and the next one begun.")  # fmt: skip
-@click.option("--skip-trimmed", is_flag=True, help="Go on behind what retention has removed, and record the gap.")
-@click.option("--one-exporter", is_flag=True, help="Take a store that cannot tell two exporters apart.")
+              help="MiB at which a file ends and the next one begins.")  # fmt: skip
+@click.option(
+    "--skip-trimmed", is_flag=True, help="Continue after the entries that retention has removed, and record the gap."
+)
+@click.option("--one-exporter", is_flag=True, help="Accept a store that cannot tell two exporters apart.")
 @click.option("--spark-master", default="local[2]", show_default=True, help="Spark master.")
 @json_option
 def export(
@@ -45,10 +47,10 @@ def export(
     begin: Place | None, upto: Place | None, batch_entries: int, file_size: int, skip_trimmed: bool,
     one_exporter: bool, spark_master: str, as_json: bool,
 ) -> None:  # fmt: skip
-    """Write the durable entries of SOURCE as files, each exactly once; started again it goes on where it ended.
+    """Write the durable entries of SOURCE as files, each exactly once; if started again, continue after the last batch.
 
-    SOURCE: a node's URL, several of one group with commas, or the directory of a stopped node. A batch is committed by
-    its manifest, in `_manifests` of the target.
+    SOURCE: a node's URL, several URLs of one group with commas, or the directory of a stopped node. A batch is
+    committed by its manifest, in `_manifests` of the target.
     """
     check_spark("an export")
     from repl.export.job import Request, run_export

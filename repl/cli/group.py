@@ -1,8 +1,8 @@
-"""``vlsnlog group``: the members of the group, and one change at a time.
+"""``vlsnlog group``: shows the members of the group, and makes one change at a time.
 
-``add`` and ``promote`` wait until the member is electable, as the master makes it once it has caught up; ``--no-wait``
-returns when the change itself is durable.  Exit status 1: logged, but not known to be durable, or not caught up in
-time.
+``add`` and ``promote`` wait until the member is electable, which the master makes it once it has caught up. With
+``--no-wait`` they return when the change itself is durable. Exit status 1: logged, but not known to be durable, or not
+caught up in time.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from urllib.parse import urlencode
 
 import click
 
+from repl.cli import status
 from repl.cli.asking import Answer, answers_of, json_object, network, sent
 from repl.cli.options import Commands, FiniteRange, NameType
 from repl.cli.report import print_found, print_table
 from repl.cli.signals import run
+from repl.cli.upgrade import plan, print_plan
 from vlsn.errors import BadArgument, NotMaster, OutcomeUnknown, Unreachable, VlsnLogError
 
 if TYPE_CHECKING:
@@ -30,12 +32,12 @@ TIMEOUT_S = 20.0
 LOOK_S = 0.3
 HOPS_MAX = 3
 _DOCUMENT = ("group", "state", "master", "term", "vlsn", "durable", "members")
-"""Members of every answer about the group."""
+"""Fields of every answer about the group."""
 _SETTINGS = ("level", "settings")
-"""… and of one that has the settings, too."""
+"""Fields of an answer that has the settings, too."""
 _WHOLE = re.compile(r"[0-9]{1,18}\Z")
 NO_MASTER_S = 5.0
-"""Seconds that an order waits for a master: one may just be elected."""
+"""Seconds that an order waits for a master, because an election may be running."""
 NAME = click.argument("name", type=NameType())
 WAITING = (
     click.option("--no-wait", is_flag=True, help="Do not wait until it is electable."),
@@ -52,7 +54,7 @@ def group() -> None:
 
 @group.asking()
 def show(url: list[str], as_json: bool) -> int:
-    """The members, as the master's log lists them; of the nodes that answer, as the one with the highest term."""
+    """Show the members as the master's log lists them; without a master, as the answer with the highest term does."""
     return print_found(run(_shown(url)), as_json, _print)
 
 
@@ -67,7 +69,7 @@ def show(url: list[str], as_json: bool) -> int:
 def add(
     member: str, secondary: bool, priority: int, no_wait: bool, timeout: float, url: list[str], as_json: bool
 ) -> int:
-    """Add a member.  Its node must be up, its settings naming all members."""
+    """Add a member. Its node must be running, with all members in its settings."""
     from repl.config import check_members, parse_members
 
     members = parse_members([member])
@@ -79,7 +81,7 @@ def add(
 
 @group.asking(NAME)
 def remove(name: str, url: list[str], as_json: bool) -> int:
-    """Remove a member; it is refused from then on, until it is added again.  A master hands over first."""
+    """Remove a member; it is refused from then on, until it is added again. A master hands over first."""
     return _change(url, {"change": "remove", "name": name}, as_json)
 
 
@@ -91,13 +93,13 @@ def promote(name: str, no_wait: bool, timeout: float, url: list[str], as_json: b
 
 @group.asking(NAME, click.argument("priority", type=click.IntRange(0, 10)))
 def priority(name: str, priority: int, url: list[str], as_json: bool) -> int:
-    """Set a member's priority: a lower one stands later, 0 only when nobody else does."""
+    """Set a member's priority: a member with a lower one stands later, with 0 only when no other does."""
     return _change(url, {"change": "priority", "name": name, "priority": priority}, as_json)
 
 
 @group.asking(click.argument("settings", metavar="NAME=VALUE …", nargs=-1, required=True), name="set")
 def set_(settings: tuple[str, ...], url: list[str], as_json: bool) -> int:
-    """Set the group's settings, which lie in its log.
+    """Set the group's settings, which its log contains.
 
     producers=N, how many exactly-once producers it knows; durability=LEVEL[,LEVEL] with sync, write_no_sync or no_sync,
     what the master (and the replicas) have done with an append that asks for nothing else when it is answered.
@@ -117,18 +119,27 @@ def set_(settings: tuple[str, ...], url: list[str], as_json: bool) -> int:
     return _set(url, body, as_json)
 
 
-@group.asking()
-def upgrade(url: list[str], as_json: bool) -> int:
-    """Raise the group's level by one, for ever, once all members run a vlsnlog that speaks it."""
+@group.asking(click.option("--dry-run", is_flag=True, help="Say what it would do, and change nothing."))
+def upgrade(dry_run: bool, url: list[str], as_json: bool) -> int:
+    """Raise the group's level by one, for ever, once all members run a vlsnlog that speaks it.
+
+    --dry-run prints each member's version and levels, what the next level brings and ends, and whether it can be raised
+    now (exit status 0) or why not (1).
+    """
     shown = run(_shown(url))
     if "level" not in shown:
         raise BadArgument("that node does not tell the group's level: run a later vlsnlog there first")
+    if dry_run:
+        known = dict.fromkeys((*url, *(str(member["url"]) for member in shown["members"])))
+        found = plan(shown, run(status.ask(list(known))))
+        print_found(found, as_json, print_plan)
+        return 0 if found["possible"] else 1
     return _set(url, {"level": int(shown["level"]) + 1}, as_json)
 
 
 @group.asking(click.argument("name", type=NameType(), required=False), name="transfer-master")
 def transfer_master(name: str | None, url: list[str], as_json: bool) -> int:
-    """Move mastership to NAME, or to the replica that is furthest."""
+    """Move mastership to NAME, or to the replica with the most of the log."""
     path = "/v1/admin/transfer" + (f"?{urlencode({'to': name})}" if name else "")
 
     def text(answer: dict[str, Any]) -> None:
@@ -167,7 +178,7 @@ async def _carried_out(urls: Sequence[str], change: dict[str, Any], wait: bool, 
 
 
 def _electable(document: dict[str, Any], name: str) -> bool:
-    """Says whether ``name`` is electable, and known to stay so."""
+    """Returns whether ``name`` is electable, and that is known to be durable."""
     listed = any(member["name"] == name and member["electable"] for member in document["members"])
     return listed and bool(document["durable"])
 
@@ -176,8 +187,8 @@ def _electable(document: dict[str, Any], name: str) -> bool:
 
 
 async def _ordered(urls: Sequence[str], path: str, body: object, *needed: str) -> dict[str, Any]:
-    """Asks the master, whichever of ``urls`` leads there, and returns its answer with all ``needed`` in it. Raises what
-    it refuses with, ``NotMaster``, ``Unreachable``."""
+    """Sends the order to the master, starting at ``urls``, and returns its answer, which has all of ``needed``. Raises
+    the master's refusal, ``NotMaster``, ``Unreachable``."""
     deadline = time.monotonic() + NO_MASTER_S
     async with network() as opened:
         while True:
@@ -205,7 +216,7 @@ async def _once(opened: Network, urls: Sequence[str], path: str, body: object, n
 
 
 async def _posted(opened: Network, url: str, body: object) -> Response:
-    """Follows the way to the master."""
+    """Posts, and follows redirects to the master."""
     for _ in range(HOPS_MAX):
         response = await sent(opened, "POST", url, body=body, timeout_s=TIMEOUT_S)
         location = response.headers.get("Location", "")
@@ -238,7 +249,7 @@ async def _documents(opened: Network, urls: Sequence[str]) -> list[Answer]:
 
 
 def _of(value: Any) -> str:
-    """Returns a setting as ``group set`` takes it."""
+    """Formats a setting as ``group set`` accepts it."""
     return ",".join(map(str, value.values())) if isinstance(value, dict) else str(value)
 
 

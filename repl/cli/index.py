@@ -1,4 +1,4 @@
-"""``vlsnlog index``: the contents of the VLSN index of a node's directory. Never writes."""
+"""``vlsnlog index``: prints the VLSN index of a node's directory. Never writes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vlsn.index.report import BucketRow, IndexReport
 
 ROWS_SHOWN: Final = 40
-"""Rows of the table; the JSON has every bucket."""
+"""The rows of the table. The JSON has every bucket."""
 COLUMNS: Final = ("first", "last", "segment", "mappings", "VLSNs a mapping", "farthest", "bytes")
 
 
@@ -26,8 +26,8 @@ COLUMNS: Final = ("first", "last", "segment", "mappings", "VLSNs a mapping", "fa
 def index(directory: Path, as_json: bool, every: bool) -> int:
     """Print the VLSN index of the node's directory DIR: range, buckets, sparseness, memory.
 
-    For a running node it shows a copy, as of its last checkpoint. An index may be deleted while its node is stopped,
-    and is built anew then. Exit status 1 when something in it cannot be read.
+    For a running node it prints a copy from the last checkpoint. The index of a stopped node may be deleted; the node
+    builds it again. Exit status 1 if a part of it cannot be read.
     """
     disk, stores = require_log(directory)
     from vlsn.errors import BadArgument
@@ -42,7 +42,7 @@ def index(directory: Path, as_json: bool, every: bool) -> int:
         report = read_report(stores, str(path), live=running)
         store_bytes = (path / DATA_FILE).stat().st_size
     except FileNotFoundError:
-        raise BadArgument(f"{directory}: holds no index; the node makes one when it starts") from None
+        raise BadArgument(f"{directory}: has no index; the node makes one when it starts") from None
     if as_json:
         print_json(_fields(report, running, store_bytes))
     else:

@@ -1,8 +1,8 @@
 """The input of ``vlsnlog append`` as bodies: lines of values, or the output of ``vlsnlog read --format json``.
 
-A line ends at ``\\n`` and nowhere else, nothing is trimmed, an empty line is an entry, the last newline is optional.
-A JSON line gives its value and its key; its ``vlsn``, ``term`` and ``time`` are of another log, and not taken over.
-An input is cut into bodies in one way only: a producer's submissions rest on that (``resume.py``).
+A line ends only at ``\\n``. Nothing is trimmed, an empty line is an entry, and the last newline is optional. A JSON
+line has a value and a key; its ``vlsn``, ``term`` and ``time`` belong to another log, and are ignored. An input is
+always cut into the same bodies, because a producer's submissions depend on that (``resume.py``).
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from vlsn.limits import ENTRY_BYTES_MAX, KEY_BYTES_MAX, KIB, MIB, SEGMENT_BYTES_
 
 READ_BYTES: Final = MIB
 BODY_BYTES_MAX: Final = SEGMENT_BYTES_MIN // 4 * 3
-"""Each line's overhead included: a body fits any segment that a log may have, unless one line alone does not."""
+"""The largest body, each line's overhead included. It fits any segment that a log may have, unless one line alone is
+larger."""
 JSON_LINE_BYTES_MAX: Final = 6 * (ENTRY_BYTES_MAX + KEY_BYTES_MAX) + KIB
-"""A byte of a value is up to six in a JSON string."""
+"""A byte of a value takes up to six bytes in a JSON string."""
 
 Key = bytes | None
 Decode = Callable[[bytes, int], tuple[bytes, Key]]
-"""One line, and its number from 1 on."""
+"""Decodes one line; the second argument is the number of the line, from 1 on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """The lines of one atomic append; ``keys`` is None where no line has one."""
+    """The lines of one atomic append. ``keys`` is None if no line has a key."""
 
     values: list[bytes]
     keys: list[Key] | None
@@ -38,9 +39,9 @@ class Body:
 
 
 def bodies(source: BinaryIO, skip_lines: int = 0, *, key: Key = None, json: bool = False) -> Iterator[Body]:
-    """Yields the lines of ``source`` after the first ``skip_lines``, in bodies. The lines of a slow pipe go out without
-    a wait for more. Raises ``TooLarge`` for a line that no entry holds, ``BadBody`` for one that is not JSON, behind
-    all that comes before it."""
+    """Yields the lines of ``source`` after the first ``skip_lines``, in bodies. The lines of a slow pipe are sent
+    without waiting for more. Raises ``TooLarge`` for a line that no entry can hold, and ``BadBody`` for a line that is
+    not JSON, in both cases after all earlier lines."""
     if json:
         from repl.web.ndjson import decode_printed
 
@@ -57,7 +58,7 @@ def _bodies(lines: Iterable[tuple[int, list[bytes]]], decode: Decode) -> Iterato
         for number, line in enumerate(some, first):
             try:
                 value, key = decode(line, number)
-            except BadBody as error:  # what comes before it goes out first
+            except BadBody as error:  # the lines before it are sent first
                 fault = error
                 break
             if values and size + _cost(value, key) > BODY_BYTES_MAX:
@@ -81,7 +82,7 @@ def _body(values: list[bytes], keys: list[Key]) -> Body:
 
 
 def _lines(source: BinaryIO, skip: int, line_bytes_max: int) -> Iterator[tuple[int, list[bytes]]]:
-    """Yields the lines of each chunk, as far as they are whole, and the number of the first of them."""
+    """Yields the whole lines of each chunk, with the number of the first one."""
     number, rest = 0, b""
     while chunk := source.read(READ_BYTES):
         *whole, rest = (rest + chunk).split(b"\n")
@@ -93,7 +94,7 @@ def _lines(source: BinaryIO, skip: int, line_bytes_max: int) -> Iterator[tuple[i
         if fitting < len(kept):
             raise _too_long(first + fitting, line_bytes_max)
         if number < skip:
-            rest = rest[:1]  # of a line that is left out it counts only that there is one
+            rest = rest[:1]  # for a skipped line only its presence matters
         elif len(rest) > line_bytes_max:
             raise _too_long(number + 1, line_bytes_max)
     if rest and number >= skip:

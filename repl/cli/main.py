@@ -1,8 +1,8 @@
-"""The entry point ``vlsnlog`` and how every command ends.
+"""The entry point ``vlsnlog``, and the ways in which every command ends.
 
-Exit status: 0 done and true; 1 a finding (damage, divergence, degraded, outcome unknown, a check that fails); 2 usage,
-refused, or cannot run. Errors are one line on stderr: the fault, and the remedy. A closed pipe and Ctrl-C end quietly;
-the latter by SIGINT or with 130, which a shell shows alike, a ``read --follow`` with 0.
+Exit status: 0 done and true; 1 a finding (damage, divergence, degraded, outcome unknown, a failed check); 2 usage,
+refused, or cannot run. Errors are one line on stderr: the fault and the remedy. A closed pipe and Ctrl-C end quietly.
+Ctrl-C ends by SIGINT or with 130, which a shell shows in the same way; a ``read --follow`` ends with 0.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ _MODULES: Final = "repl.cli."
 
 
 class _PipeClosed(Exception):
-    """A ``BrokenPipeError`` that click does not make an exit status of its own of."""
+    """A ``BrokenPipeError`` that click does not turn into an exit status of its own."""
 
 
 class Commands(click.Group):
-    """Loads a command's module only when it is asked for."""
+    """Loads a command's module only when the command is used."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -127,7 +127,7 @@ def vlsnlog() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit status; raises nothing."""
+    """Runs one command and returns its exit status. Raises nothing."""
     _open_standard_streams()
     try:
         result: Any = vlsnlog.main(
@@ -161,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def status_of(error: VlsnLogError) -> int:
-    """Returns the exit status of a finding, or of a refusal."""
+    """Returns the exit status of a finding or of a refusal."""
     return FINDING if isinstance(error, OutcomeUnknown | Damaged | IntegrityFault) else REFUSED
 
 
@@ -179,7 +179,7 @@ def _fail(command: str, message: str, status: int) -> int:
 
 
 def _open_standard_streams() -> None:
-    """Opens the null device for a stream that was closed before: the next file opened must not get its number."""
+    """Opens the null device for each standard stream that was closed: the next opened file must not get its number."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             nowhere = os.open(os.devnull, os.O_RDWR)
@@ -189,7 +189,8 @@ def _open_standard_streams() -> None:
             stream = open(number, "r" if name == "stdin" else "w", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)
     out = sys.stdout
-    if isinstance(getattr(out, "buffer", None), io.FileIO):  # by PYTHONUNBUFFERED: half a write would count as whole
+    # with PYTHONUNBUFFERED: a partial write would count as complete
+    if isinstance(getattr(out, "buffer", None), io.FileIO):
         sys.stdout = open(out.fileno(), "w", 1, out.encoding, out.errors, closefd=False)  # noqa: SIM115
 
 
@@ -199,5 +200,5 @@ def _close_quietly() -> int:
 
 
 def _write_no_more() -> None:
-    """Leads stdout into nothing: the interpreter flushes it as it ends."""
+    """Redirects stdout to the null device, because the interpreter flushes it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

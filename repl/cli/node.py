@@ -1,4 +1,4 @@
-"""``vlsnlog node``: one node, until SIGTERM or Ctrl-C.
+"""``vlsnlog node``: runs one node until SIGTERM or Ctrl-C.
 
 Its options are the settings of ``repl.config.NodeConfig``, one flag each.
 """
@@ -44,7 +44,7 @@ def _run(config_path: Path | None, **flags: Any) -> int:
 
 
 def _take_over_pid_file(directory: Path) -> None:
-    """Names this process in the pid file of a cluster's node that is started again by hand."""
+    """Writes this process's id to the pid file of a cluster's node that a person has restarted."""
     from vlsn.real.disk import PosixDisk
     from vlsn.segments.directory import LOCK_NAME
 
@@ -55,7 +55,7 @@ def _take_over_pid_file(directory: Path) -> None:
 node = click.Command(
     "node",
     callback=_run,
-    help="Run one node until it is told to stop.",
+    help="Run one node until SIGTERM or Ctrl-C.",
     params=[
         click.Option(
             ["--config", "config_path"],

@@ -1,7 +1,7 @@
-"""Options that commands share, and where their values come from.
+"""Options that commands share, and the sources of their values.
 
-``Command`` gives every option its variable (``--base-port`` is ``VLSNLOG_BASE_PORT``), and every command
-``--config`` and ``--log-level``; the config file's values count as defaults.
+``Command`` gives every option an environment variable (``--base-port`` is ``VLSNLOG_BASE_PORT``), and every command
+``--config`` and ``--log-level``. The config file's values become defaults.
 """
 
 from __future__ import annotations
@@ -43,30 +43,30 @@ def _set_log_level(ctx: click.Context, _: click.Parameter, level: str | None) ->
 
 
 def config_path() -> Path | None:
-    """Returns the file given by ``--config`` or its variable."""
+    """Returns the file named by ``--config`` or its variable."""
     path = click.get_current_context().meta.get(_FROM_FILE)
     assert path is None or isinstance(path, Path)
     return path
 
 
 def is_flagged(name: str) -> bool:
-    """Says whether the parameter was given on the command line itself. A variable or a file also speaks to other
+    """Returns whether the parameter is on the command line itself. A variable or a file may be meant for other
     commands."""
     return click.get_current_context().get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
 
 class FiniteRange(click.FloatRange):
-    """A number in a range.  NaN is in none, though it is neither below nor above one."""
+    """A number in a range. NaN is in no range, although it is neither below nor above one."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number = float(super().convert(value, param, ctx))
         if not isfinite(number):
-            self.fail(f"{value!r} is no number of seconds", param, ctx)
+            self.fail(f"{value!r} is not a finite number", param, ctx)
         return number
 
 
 class NameType(click.ParamType):  # type: ignore[type-arg]
-    """The name of a member, or of a CDC consumer: part of a path, so that nothing else may stand for it."""
+    """The name of a member or of a CDC consumer. It is part of a path, so no other text is allowed."""
 
     name = "name"
 
@@ -97,7 +97,7 @@ log_level_option = click.option(
 
 
 class TakesConfig(click.Command):
-    """Its options' defaults come from its parent's config file."""
+    """A command whose options' defaults come from its parent's config file."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -121,7 +121,7 @@ class Command(TakesConfig):
 
 
 class Commands(TakesConfig, click.Group):
-    """Commands of a command: in their order, each with the whole first sentence of its help."""
+    """A group of commands. Its help lists them in order, each with the whole first sentence of its help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -132,7 +132,7 @@ class Commands(TakesConfig, click.Group):
             formatter.write_dl(rows)
 
     def asking(self, *parameters: Callable[[Any], Any], name: str | None = None) -> Callable[[F], click.Command]:
-        """Adds a command that asks nodes: it takes ``url`` and ``as_json`` behind these parameters."""
+        """Adds a command that asks nodes: it has ``url`` and ``as_json`` after these parameters."""
 
         def made(function: F) -> click.Command:
             for each in (json_option, url_option, *reversed(parameters)):
@@ -143,7 +143,7 @@ class Commands(TakesConfig, click.Group):
 
 
 def format_option(text: str) -> Callable[[F], F]:
-    """Adds ``--format``: raw values, or JSON; ``text`` says what they are."""
+    """Adds ``--format``: raw values or JSON; ``text`` is its help."""
     return click.option("--format", type=click.Choice(["raw", "json"]), default="raw", show_default=True, help=text)
 
 
@@ -166,13 +166,13 @@ url_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 directory_argument = click.argument("directory", type=_DIRECTORY, metavar="DIR")
 maybe_directory_argument = click.argument("directory", type=_DIRECTORY, metavar="[DIR]", required=False)
-"""A command with this one asks nodes where it is left out."""
+"""A command with this argument asks nodes if the argument is left out."""
 acks_option = click.option(
     "--acks",
     type=click.Choice(ACK_POLICIES, case_sensitive=False),
     default="majority",
     show_default=True,
-    help="Which nodes must have it.",
+    help="Which nodes must have the entries.",
 )
 durability_option = click.option(
     "--durability",
@@ -180,12 +180,12 @@ durability_option = click.option(
     callback=_durability,
     help="sync, write_no_sync or no_sync, or the master's and the replicas': less than the group's setting.",
 )
-"""The value is checked, and None where there is none."""
+"""The value is checked, or None if the option is missing."""
 
 
 def require_log(directory: Path) -> tuple[PosixDisk, LmdbStores]:
-    """Returns what a node's directory is read by. Raises ``BadArgument`` where no node has ever been, ``WrongVersion``
-    where a later one has."""
+    """Returns the disk and the stores for reading a node's directory. Raises ``BadArgument`` if it has no log,
+    ``WrongVersion`` if a later version has written it."""
     from vlsn.real.disk import PosixDisk
     from vlsn.real.lmdb_store import LmdbStores
     from vlsn.recover.versions import check_versions

@@ -1,4 +1,4 @@
-"""``vlsnlog page print``: the pages of destinations in a node's directory, record by record.  Never writes."""
+"""``vlsnlog page print``: prints the pages of destinations in a node's directory, record by record. Never writes."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ HEADING: Final = f"{'page':<14} {'offset':>10} {'VLSN':>12} {'to':>12} {'count':
 
 @click.group()
 def page() -> None:
-    """Look at the pages of destinations."""
+    """Show the pages of destinations."""
 
 
 @page.command("print", cls=Command)
 @directory_argument
 @json_option
 def print_pages(directory: Path, as_json: bool) -> int:
-    """Print the pages in the node's directory DIR, and under each its records.
+    """Print the pages in the node's directory DIR, and below each page its records.
 
-    ACK: acknowledged, as of the node's last checkpoint.  COMPLETE: every message of the page is, and its file goes.
-    TX_NOT_FOUND: written, but never counted; the log has it still.  Exit status 1 when a page is damaged.
+    ACK: acknowledged, as of the node's last checkpoint. COMPLETE: every message of the page is acknowledged, and its
+    file will be removed. TX_NOT_FOUND: written, but never committed; the log still has it. Exit status 1 if a page is
+    damaged.
     """
     disk, stores = require_log(directory)
     import msgspec
@@ -51,7 +52,7 @@ def print_pages(directory: Path, as_json: bool) -> int:
         for line in some:
             if line.uuid != destination:
                 destination = line.uuid
-                click.secho(f"{line.destination or 'no destination any more'}  {line.uuid}", bold=True)
+                click.secho(f"{line.destination or 'no destination'}  {line.uuid}", bold=True)
                 click.echo(HEADING)
             click.echo(_text(line))
     if not shown and not as_json:

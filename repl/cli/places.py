@@ -21,7 +21,7 @@ _DIGITS_MAX: Final = len(str(NUMBER_MAX))
 
 
 def place_of(text: str, option: str) -> int | str:
-    """Returns a VLSN, or ``start`` or ``end`` as it is. Raises ``BadArgument``, which names the option."""
+    """Returns a VLSN, or ``start`` or ``end`` unchanged. Raises ``BadArgument`` with the name of the option."""
     vlsn = _vlsn(text)
     if vlsn is None and text not in (START, END):
         raise BadArgument(f"{option} {text[:40]!r}: a VLSN from 1 on, start or end")
@@ -29,7 +29,7 @@ def place_of(text: str, option: str) -> int | str:
 
 
 def place_option(flag: str, name: str = "to", *, help: str, required: bool = True) -> Callable[[F], F]:
-    """Adds an option whose value is checked as ``place_of`` does."""
+    """Adds an option whose value is checked by ``place_of``."""
 
     def checked(_: click.Context, option: click.Parameter, text: str | None) -> int | str | None:
         return None if text is None else place_of(text, flag)
@@ -38,14 +38,14 @@ def place_option(flag: str, name: str = "to", *, help: str, required: bool = Tru
 
 
 def _vlsn(text: str) -> int | None:
-    """Returns the VLSN that ``text`` is, None where it is none. Text that is too long for a number is not converted."""
+    """Returns the VLSN in ``text``, or None. Text that is too long for a number is not converted."""
     vlsn = int(text) if _DIGITS.match(text) and len(text) <= _DIGITS_MAX else 0
     return vlsn if 1 <= vlsn <= NUMBER_MAX else None
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One of them; ``time_us`` since the epoch."""
+    """One place in a log. ``time_us`` is in µs since the epoch."""
 
     text: str
     vlsn: int = 0
@@ -57,7 +57,7 @@ class Place:
 
 
 class VlsnType(click.ParamType):  # type: ignore[type-arg]
-    """A VLSN, in ASCII digits alone."""
+    """A VLSN, in ASCII digits only."""
 
     name = "vlsn"
 
@@ -72,7 +72,7 @@ VLSN: Final = VlsnType()
 
 
 class PlaceType(click.ParamType):  # type: ignore[type-arg]
-    """``words``: whether ``start`` and ``end`` name a place here."""
+    """A place. ``words`` allows ``start`` and ``end``."""
 
     name = "place"
 

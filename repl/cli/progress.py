@@ -1,4 +1,4 @@
-"""Bars of work under way, one a stage, each below the last."""
+"""Progress bars, one for each stage of work, each below the one before."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from click._termui_impl import ProgressBar
 
 Show = Callable[[str, int, int], None]
-"""Takes a stage's name, how much of it is done, and how much there is."""
+"""Takes the name of a stage, the amount done, and the total amount."""
 _LABEL = 16
 
 

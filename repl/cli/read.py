@@ -1,4 +1,4 @@
-"""``vlsnlog read``: entries, as their bytes or as JSON, of a group or of a stopped node's directory."""
+"""``vlsnlog read``: prints entries, as bytes or JSON, of a group or of a stopped node's directory."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     "--from", "begin", type=PlaceType(words=True), metavar="N|start|end|TIME", help="First VLSN; default: start."
 )
 @click.option(
-    "--to", "upto", type=PlaceType(words=False), metavar="N|TIME", help="Last VLSN; default: what is durable."
+    "--to", "upto", type=PlaceType(words=False), metavar="N|TIME", help="Last VLSN; default: the durable end."
 )
-@click.option("--limit", type=click.IntRange(min=1), help="At most so many entries.")
-@click.option("--key", help="Entries with this key only; an empty one: those without a key.")
-@click.option("--key-prefix", help="Entries whose key begins so only.")
-@click.option("--follow", is_flag=True, help="Go on with what comes.")
+@click.option("--limit", type=click.IntRange(min=1), help="The most entries to print.")
+@click.option("--key", help="Only entries with this key; an empty key means those without a key.")
+@click.option("--key-prefix", help="Only entries whose key begins with this.")
+@click.option("--follow", is_flag=True, help="Continue with new entries.")
 @format_option("raw: the value and a newline; json: an object a line.")
 @json_option
 @click.option(
@@ -51,23 +51,25 @@ if TYPE_CHECKING:
     help="linearizable: a majority confirms the durable end first.",
 )
 @click.option("--all-kinds", is_flag=True, help="Also the log's own entries: TERM, GROUP, COMMIT, ABORT.")
-@click.option("--txns", is_flag=True, help="Of json: the first VLSN of an entry's transaction, as `txn`.")
-@click.option("--undurable", is_flag=True, help="Of DIR: also what may be on no other node, up to the log's end.")
+@click.option("--txns", is_flag=True, help="With json: also the first VLSN of an entry's transaction, as `txn`.")
+@click.option(
+    "--undurable", is_flag=True, help="With DIR: also entries that may be on no other node, up to the log's end."
+)
 def read(
     url: list[str], directory: Path | None, begin: Place | None, upto: Place | None, limit: int | None,
     key: str | None, key_prefix: str | None, follow: bool, format: str, as_json: bool, consistency: Consistency,
     all_kinds: bool, txns: bool, undurable: bool,
 ) -> None:  # fmt: skip
-    """Print entries of a group, or of a stopped node's DIR, up to what is durable at the start.
+    """Print entries of a group, or of a stopped node's DIR, up to the durable end at the start.
 
-    TIME is ISO 8601, UTC without an offset, and stands for the first entry that was sealed then or later. What is
-    durable in DIR is what the node knew to be on a majority: all of it after a clean stop, a little less after a kill.
-    Frames as they lie in DIR, rolled back ones too, are shown by ``vlsnlog dump``.
+    TIME is ISO 8601, UTC without an offset, and means the first entry that was sealed then or later. In DIR, the
+    durable entries are those that the node knew to be on a majority: all of them after a clean stop, a few less after a
+    kill. ``vlsnlog dump`` shows the frames in DIR, including rolled back ones.
     """
     if begin is not None and upto is not None and begin.vlsn > upto.vlsn > 0:
         raise click.UsageError(f"--to {upto.text} is before --from {begin.text}")
     if follow and consistency != "durable":
-        raise click.UsageError("--consistency linearizable is for a read that ends; --follow shows all that comes")
+        raise click.UsageError("--consistency linearizable is for a read that ends; --follow shows all new entries")
     wanted = {"key": _encoded(key), "key_prefix": _encoded(key_prefix), "all_kinds": all_kinds}
     printer = Printer(limit, as_json=as_json or format == "json", kinds=all_kinds, txns=txns, flush=follow)
     if directory is not None:
@@ -76,7 +78,7 @@ def read(
         _read_directory(directory, begin, upto, wanted, undurable, printer)
         return
     if undurable:
-        raise click.UsageError("--undurable is of a DIR; a node shows what is durable, and no more")
+        raise click.UsageError("--undurable needs a DIR; a node shows durable entries only")
     try:
         run(_read(url, begin, upto, follow, consistency, wanted, printer))
     except KeyboardInterrupt:
@@ -169,7 +171,7 @@ class Printer:
         self._flush = flush
 
     def take(self, entries: Sequence[Entry]) -> bool:
-        """Prints as many as are asked for, and says whether that was all."""
+        """Prints entries up to the limit. Returns whether the limit is reached."""
         if self._left is not None:
             entries = entries[: self._left]
             self._left -= len(entries)

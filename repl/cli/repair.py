@@ -1,4 +1,4 @@
-"""``vlsnlog repair``: differing parts of a stopped node's copy are replaced by those of a majority's copies."""
+"""``vlsnlog repair``: replaces differing parts of a stopped node's copy with those of a majority's copies."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ PLACES_SHOWN = 20
 @click.option(
     "--from-audit", "report", required=True, metavar="FILE", help="A report that an audit wrote by --out FILE.json."
 )
-@click.option("--right", default="", metavar="SOURCE", help="The copy that is right, where no majority says so.")
-@click.option("--dry-run", is_flag=True, help="Say what would be replaced, and change nothing.")
+@click.option("--right", default="", metavar="SOURCE", help="The copy that is right, if there is no majority.")
+@click.option("--dry-run", is_flag=True, help="Print what would be replaced, and change nothing.")
 @json_option
 def repair(directory: Path, report: str, right: str, dry_run: bool, as_json: bool) -> int:
-    """Replace what differs in the stopped node's copy in DIR by what a majority of the audited copies holds.
+    """Replace what differs in the stopped node's copy in DIR with what a majority of the audited copies has.
 
     The old bytes are kept aside in DIR. Afterwards the whole directory is verified.
     """
@@ -86,7 +86,7 @@ def _print(directory: Path, plan: RepairPlan, kept: list[str], verified: VerifyR
         place = f"{left.file} offset {left.offset}" + (f" VLSN {left.vlsn}" if left.vlsn else "")
         click.echo(f"left: {left.rule}: {place}: {left.detail}" + (f"; {left.mend}" if left.mend else ""))
     if not plan.replacements:
-        click.echo(f"{directory}: nothing to repair: what was compared of {plan.node} is what the majority holds")
+        click.echo(f"{directory}: nothing to repair: the compared part of {plan.node} equals the majority's")
         return
     verb = "would be replaced" if dry_run else "replaced"
     for each, (first, last) in list(zip(plan.replacements, plan.spans, strict=True))[:PLACES_SHOWN]:

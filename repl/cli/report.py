@@ -1,4 +1,4 @@
-"""Tables and figures on a terminal; plain lines elsewhere."""
+"""Tables and figures for a terminal; plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ T = TypeVar("T")
 def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, spare: Sequence[str] = ()
 ) -> None:
-    """Prints a table for eyes; numbers to the right, its head bold on a terminal. Where that is too narrow, ``spare``
-    columns are left out, the first one first; a line that is too long all the same wraps, and loses nothing."""
+    """Prints a table. Numbers are aligned to the right; the head is bold on a terminal. If the terminal is too narrow,
+    ``spare`` columns are left out in their order. A line that is still too long wraps, and loses nothing."""
     table = [[name, *map(_cell, values)] for name, *values in zip(columns, *rows, strict=True)]
     if sys.stdout.isatty():
         room = shutil.get_terminal_size().columns
@@ -35,7 +35,7 @@ def print_table(
 
 
 def styled(text: str, **style: Any) -> str:
-    """Returns ``text`` in a style of ``click.style``, if stdout is a terminal that wants colours."""
+    """Returns ``text`` in a style of ``click.style``, if stdout is a terminal with colours."""
     return click.style(text, **style) if sys.stdout.isatty() and "NO_COLOR" not in os.environ else text
 
 
@@ -47,7 +47,7 @@ def print_json(value: Any) -> None:
 
 
 def print_found(found: T, as_json: bool, text: Callable[[T], None]) -> int:
-    """Prints what was found as JSON, or by ``text``; returns the exit status 0."""
+    """Prints ``found`` as JSON or by ``text``. Returns the exit status 0."""
     if as_json:
         print_json(found)
     else:
@@ -56,7 +56,8 @@ def print_found(found: T, as_json: bool, text: Callable[[T], None]) -> int:
 
 
 def print_list(name: str, found: Sequence[T], as_json: bool, text: Callable[[Sequence[T]], None], none: str) -> int:
-    """Prints all that was found as JSON under ``name``, or by ``text``, or ``none``; returns the exit status 0."""
+    """Prints ``found`` as JSON under ``name``, or by ``text``; prints ``none`` if it is empty. Returns the exit status
+    0."""
     if as_json:
         print_json({name: found})
     elif found:
@@ -67,7 +68,7 @@ def print_list(name: str, found: Sequence[T], as_json: bool, text: Callable[[Seq
 
 
 def size(count: float) -> str:
-    """Formats as ``1.5 MiB``."""
+    """Formats a size: ``1.5 MiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024 or unit == "GiB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -84,12 +85,12 @@ def age(seconds: float) -> str:
 
 
 def count(number: int) -> str:
-    """Formats as ``12,345``."""
+    """Formats a number: ``12,345``."""
     return f"{number:,}"
 
 
 def several(number: int, one: str, many: str = "") -> str:
-    """Formats as ``1 bucket``, ``12,345 buckets``."""
+    """Formats a number of things: ``1 bucket``, ``12,345 buckets``."""
     return f"{count(number)} {one if number == 1 else many or one + 's'}"
 
 

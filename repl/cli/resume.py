@@ -1,9 +1,8 @@
-"""Going on with a file under a producer's name: the log says what it has already.
+"""Continues a file under a producer's name: the log shows which lines it has already.
 
-A file's lines are cut into bodies in one way only, and body N goes out as submission N of the producer that
-``--producer NAME`` stands for. Run again, after whatever ended it, the command asks the log which submission is due,
-compares the last one that is there with the file, and goes on behind it. A body that was on its way when it ended goes
-out again under its old name, and the log takes it once.
+A file is always cut into the same bodies, and body N is submission N of the producer for ``--producer NAME``. When the
+command is run again, it asks the log which submission is expected next, compares the last logged submission with the
+file, and continues after it. A body without an answer is sent again under its old name, and the log accepts it once.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Named:
-    """The rest of a file's bodies, as one producer's submissions: ``sequence`` is the next one's."""
+    """The remaining bodies of a file, as one producer's submissions. ``sequence`` is the next submission's."""
 
     log: Client
     name: str
@@ -33,9 +32,9 @@ class Named:
     sequence: int
     born: int
     lines: int
-    """Lines of the file that are in the log already."""
+    """The number of the file's lines that are in the log already."""
     last: int
-    """The VLSN of the last of these; 0 for none."""
+    """The VLSN of the last of these lines; 0 for none."""
 
     async def append_batch(self, values: list[bytes], *, keys: list[Key] | None) -> Appended:
         sequence, self.sequence = self.sequence, self.sequence + 1
@@ -43,22 +42,23 @@ class Named:
 
 
 async def resume(log: Client, name: str, bodies: Iterator[Body]) -> Named:
-    """Takes from ``bodies`` what is in the log already.  Raises ``OutOfSequence`` where that is something else."""
+    """Removes the bodies from ``bodies`` that are in the log already. Raises ``OutOfSequence`` if the log has other
+    contents."""
     digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
     producer = int.from_bytes(digest[:8], "little") or 1
     at = await log.producer_at(producer)
     body, lines = await asyncio.to_thread(_skip, bodies, at.place.next)
     if at.place.next and not await _is_there(log, at.place.first, at.place.last, body):
-        where = f"from line {lines - len(body) + 1} on" if body is not None else "behind its end"
+        where = f"from line {lines - len(body) + 1} on" if body is not None else "after its end"
         raise OutOfSequence(
-            f"VLSN {at.place.first} to {at.place.last}, the last that producer {name} has appended, are not what this "
-            f"file has {where}: it is another file, has changed, or --key differs; give another --producer"
+            f"VLSN {at.place.first} to {at.place.last}, the last that producer {name} has appended, differ from this "
+            f"file {where}: it is another file, has changed, or --key differs; give another --producer"
         )
     return Named(log, name, producer, at.place.next, at.durable, lines, at.place.last)
 
 
 def _skip(bodies: Iterator[Body], count: int) -> tuple[Body | None, int]:
-    """Returns the last of the first ``count`` bodies, None where there are not so many, and their lines."""
+    """Returns the last of the first ``count`` bodies, None if there are fewer, and the number of their lines."""
     body: Body | None = None
     lines = 0
     for _ in range(count):
@@ -70,7 +70,7 @@ def _skip(bodies: Iterator[Body], count: int) -> tuple[Body | None, int]:
 
 
 async def _is_there(log: Client, first: int, last: int, body: Body | None) -> bool:
-    """Says whether the log holds ``body`` at these VLSNs; by their number alone where they were cleaned away."""
+    """Returns whether the log has ``body`` at these VLSNs. If they were cleaned away, only their number is compared."""
     if body is None or len(body) != last - first + 1:
         return False
     try:

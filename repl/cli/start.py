@@ -1,7 +1,7 @@
-"""The first step of the command ``vlsnlog``: Ctrl-C ends it where it stands, without a word.
+"""The first step of the command ``vlsnlog``: Ctrl-C ends the process at once, without output.
 
-So it stays but while a command has something to put away (``signals.py``): a ``KeyboardInterrupt`` shows as a
-traceback where nobody expects it, and is lost where it comes inside a finaliser.
+That changes only while a command has something to clean up (``signals.py``). A ``KeyboardInterrupt`` would otherwise
+print an unexpected traceback, and would be lost inside a finaliser.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 
 def main() -> int:
     """Runs the command and returns its exit status."""
-    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:  # else it is ignored, and stays so
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:  # otherwise it is ignored, and stays so
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     from repl.cli.main import main as run
     from repl.cli.signals import end_at_once

@@ -1,8 +1,8 @@
-"""``vlsnlog status``: every member asked, one table.
+"""``vlsnlog status``: asks every member, and prints one table.
 
-A group is degraded, with exit status 1, for each of these. A member is silent, or is neither MASTER nor REPLICA, or has
-too little room on its disk. The number of masters is not one. A listed member has no live feed. A node has an alarm
-(``repl.node.alarms``).
+A group is degraded, with exit status 1, in each of these cases. A member is silent, or is neither MASTER nor REPLICA,
+or has too little room on its disk. The number of masters is not one. A listed member has no live feed. A node has an
+alarm (``repl.node.alarms``).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from repl.cli.asking import network
 from repl.cli.options import Command, json_option, url_option
 from repl.cli.report import print_json, print_table, several, size
 from repl.cli.signals import run
+from repl.cli.upgrade import may_be_raised
 
 if TYPE_CHECKING:
     from repl.client.endpoints import Endpoints
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 WATCH_S = 2.0
 UNREACHABLE = "UNREACHABLE"
 _CLEARED = "\x1b[H\x1b[2J"
-"""The cursor goes to the first place of an empty screen."""
+"""Moves the cursor to the first position of an empty screen."""
 
 
 @click.command(cls=Command)
@@ -35,7 +36,7 @@ _CLEARED = "\x1b[H\x1b[2J"
 @json_option
 @click.option("--watch", is_flag=True, help=f"Ask again every {WATCH_S:g} s until Ctrl-C; on a terminal, in place.")
 def status(url: list[str], as_json: bool, watch: bool) -> int:
-    """Ask every member how it is; exit status 1 when the group is degraded."""
+    """Ask every member for its status; exit status 1 if the group is degraded."""
     if watch:
         try:
             run(_watch(url, as_json))
@@ -45,7 +46,7 @@ def status(url: list[str], as_json: bool, watch: bool) -> int:
 
 
 def _show(nodes: Sequence[dict[str, Any]], as_json: bool) -> list[str]:
-    """Prints what the nodes said, and returns the reasons why the group is degraded."""
+    """Prints the nodes' status. Returns the reasons why the group is degraded."""
     summary, reasons = summarise(nodes), degraded(nodes) + alarms(nodes)
     if as_json:
         print_json({**summary, "degraded": reasons})
@@ -55,7 +56,7 @@ def _show(nodes: Sequence[dict[str, Any]], as_json: bool) -> list[str]:
 
 
 async def _watch(urls: Sequence[str], as_json: bool) -> None:
-    """Shows every round until it is cancelled: drawn over the last one on a terminal, else one behind the other."""
+    """Prints every round until it is cancelled: over the last round on a terminal, otherwise one after another."""
     from repl.client.endpoints import Endpoints
 
     async with network() as opened:
@@ -73,8 +74,8 @@ async def _watch(urls: Sequence[str], as_json: bool) -> None:
 
 
 async def ask(urls: Sequence[str]) -> list[dict[str, Any]]:
-    """Asks every node given, and every member that they tell of, for its status, by name. A silent one has the state
-    UNREACHABLE."""
+    """Asks every given node, and every member that they name, for its status. Returns them by name. A silent node has
+    the state UNREACHABLE."""
     from repl.client.endpoints import Endpoints
 
     async with network() as opened:
@@ -101,7 +102,7 @@ async def _ask(endpoints: Endpoints, urls: Sequence[str]) -> list[dict[str, Any]
 
 
 def summarise(nodes: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Sums up group, master and term as the node with the highest term reports them."""
+    """Returns group, master and term as the node with the highest term reports them."""
     best: dict[str, Any] = max(
         nodes, key=lambda node: (node.get("term") or 0, node["state"] == "MASTER"), default={"state": ""}
     )
@@ -114,7 +115,7 @@ def summarise(nodes: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def alarms(nodes: Sequence[dict[str, Any]]) -> list[str]:
-    """Lists the alarms that need a person; for a silent node, those that others report."""
+    """Returns the alarms that need a person. For a silent node, returns those that other nodes report."""
     answered = {node["node"] for node in nodes if node["state"] != UNREACHABLE}
     found = {
         (each["node"], each["kind"], each["name"]): f"{each['node']}: {each['what']}: {each['why']}"
@@ -126,12 +127,12 @@ def alarms(nodes: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def none_answers(nodes: Sequence[dict[str, Any]]) -> bool:
-    """Says whether nothing is known of the group: a master may lead it all the same."""
+    """Returns whether nothing is known about the group, which may still have a master."""
     return all(node["state"] == UNREACHABLE for node in nodes)
 
 
 def degraded(nodes: Sequence[dict[str, Any]]) -> list[str]:
-    """Lists why the group is not whole, one reason a member; none when it is."""
+    """Returns why the group is degraded, one reason for each member; empty if it is not."""
     if none_answers(nodes):
         return [f"no node answers: {'; '.join(node['reason'] or node['url'] for node in nodes)}"]
     reasons = []
@@ -158,7 +159,7 @@ def degraded(nodes: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _restoring(running: dict[str, Any]) -> str:
-    """Returns one line on a restore under way."""
+    """Returns one line about a running restore."""
     if not running["from"]:
         return "looks for a member to restore from" + (f" ({running['last_error']})" if running["last_error"] else "")
     total = running["bytes_total"]
@@ -172,7 +173,7 @@ def _size(bytes_: int | None) -> str | None:
 
 
 def _behind(feed: dict[str, Any] | None) -> str:
-    """Formats how long a replica is behind, and for how long yet: "12.3 s, 4 s left"."""
+    """Formats how far a replica is behind, and the time until it has caught up: "12.3 s, 4 s left"."""
     if feed is None:
         return ""
     if not feed.get("lag_vlsns"):
@@ -183,8 +184,8 @@ def _behind(feed: dict[str, Any] | None) -> str:
 
 
 def _mastership(summary: dict[str, Any]) -> str:
-    """Describes since when the master leads, and what ended the lead before it, as far as the nodes know. An example:
-    "n2 leads term 7 since 2026-01-02 03:04:05; n1 stepped down: …"."""
+    """Describes since when the master leads, and what ended the leadership before, as far as the nodes know. An
+    example: "n2 leads term 7 since 2026-01-02 03:04:05; n1 stepped down: …"."""
     history = [
         (event["time"], node["node"], event)
         for node in summary["nodes"]
@@ -245,9 +246,11 @@ def _print(summary: dict[str, Any], reasons: Sequence[str]) -> None:
         if cleaning.get("blocked"):
             by = ", ".join(cleaning["blocked_by"])
             kept = several(cleaning["blocked"], "segment")
-            click.echo(f"{node['node']}: {kept} that retention wants gone, kept by {by}")
+            click.echo(f"{node['node']}: {kept} that retention wants removed, kept by {by}")
         running = (node.get("restore") or {}).get("running")
         if running:
             click.echo(f"{node['node']}: {_restoring(running)}")
+    if told := may_be_raised(summary["nodes"]):
+        click.echo(told)
     for reason in reasons:
         click.echo(f"degraded: {reason}")

@@ -1,4 +1,4 @@
-"""``vlsnlog truncate``: a stopped node's log is cut after a VLSN, or its vote floor lifted, by a person."""
+"""``vlsnlog truncate``: cuts a stopped node's log after a VLSN, or lifts its vote floor, on a person's order."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 @click.command(cls=Command)
 @directory_argument
 @click.option("--after", type=click.IntRange(min=1), help="The last VLSN to keep; the end of a block.")
-@click.option("--accept-floor", is_flag=True, help="Lift the vote floor: what lies below it may be lost.")
-@click.option("--yes", is_flag=True, help="Do it; without this it is only shown.")
+@click.option("--accept-floor", is_flag=True, help="Lift the vote floor: entries below it may be lost.")
+@click.option("--yes", is_flag=True, help="Change the log; without this option the loss is only shown.")
 @json_option
 def truncate(directory: Path, after: int | None, accept_floor: bool, yes: bool, as_json: bool) -> int:
     """Cut the log of the stopped node in DIR after a VLSN: a rollback that no master ordered.
 
-    Shows what would be lost, and does it only with --yes. The node then neither leads nor votes for a log until its own
+    Prints what would be lost, and cuts only with --yes. The node then neither leads nor votes for a log until its own
     is as long as it was, or --accept-floor lifts that.
     """
     if (after is None) == (not accept_floor):

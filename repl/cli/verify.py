@@ -1,4 +1,4 @@
-"""``vlsnlog verify``: every byte of a node's directory checked.  Never writes."""
+"""``vlsnlog verify``: checks every byte of a node's directory. Never writes."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ FINDINGS_SHOWN = 50
 def verify(directory: Path, as_json: bool, live: bool) -> int:
     """Check every checksum, the order, the flags and the index of the node's directory DIR.
 
-    A torn tail, and an index behind the log, are normal after a crash: reported, exit status 0.
-    So is one unreadable slot of node.id, a note: the other one says the same.
+    A torn tail, and an index behind the log, are normal after a crash: they are reported with exit status 0. One
+    unreadable slot of node.id is only a note, because the other slot has the same contents.
     """
     from vlsn.real.threads import ReadAhead
     from vlsn.verify.verify import verify as run
@@ -81,7 +81,7 @@ def _print(directory: Path, report: VerifyReport) -> None:
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[int, int], None] | None]:
-    """Shows a bar of the bytes verified on stderr, if that is a terminal."""
+    """Shows a bar of the verified bytes on stderr, if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -1,1 +1,1 @@
-"""Destinations at the master: messages delivered, acknowledged, delivered again, and dead."""
+"""Destinations at the master: delivery, acknowledgement, redelivery and dead letters of messages."""

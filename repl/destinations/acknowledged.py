@@ -1,11 +1,11 @@
-"""The acknowledgements of one destination: the folded table, and the VLSNs that are about to be in it.
+"""The acknowledgements of one destination: the folded table, and VLSNs that a COMMIT will add to it.
 
     table      1–40 · 45                               folded from durable COMMITs
-    noted      41 · 46–47                              hidden from delivery already, durable with the next note
-    skipped    48–90                                   no messages of this destination: a note says that for nothing
+    noted      41 · 46–47                              no longer delivered; durable with the next note
+    skipped    48–90                                   no messages of this destination; the next note includes them
 
-The table keeps so many intervals, and passes over a note that has more.  So each message that is out has room for its
-own interval. An acknowledgement that would not fit is refused first.
+The table keeps at most ``ACK_INTERVALS_MAX`` intervals, and ignores a note that needs more. So room for one interval is
+reserved for each message that is out. An acknowledgement that does not fit is refused before it is noted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from vlsn.state.acks import Acked
 
 
 class Acknowledged:
-    """Since one beginning of a destination; ``folded`` returns its table, None where the destination is gone."""
+    """The acknowledgements since one beginning of a destination. ``folded`` returns the destination's table, or None if
+    the destination was dropped."""
 
     def __init__(self, name: str, folded: Callable[[], Acked | None], out: OutTable) -> None:
         self._name = name
@@ -32,11 +33,11 @@ class Acknowledged:
         self._out = out
         self.since = self.table().since
         self._noted = VlsnSet()
-        """Acknowledged, and not folded yet."""
+        """VLSNs that are acknowledged but not folded yet."""
         self._skipped: list[VlsnSet] = []
 
     def table(self) -> Acked:
-        """Returns the table as it is now. Raises ``NotFound``."""
+        """Returns the current table. Raises ``NotFound``."""
         acked = self._folded()
         if acked is None:
             raise NotFound(f"destination {self._name} is gone")
@@ -44,17 +45,17 @@ class Acknowledged:
 
     @property
     def floor(self) -> int:
-        """The VLSN up to which all is acknowledged."""
+        """The VLSN up to which everything is acknowledged."""
         acked = self._folded()
         return int(acked.floor) if acked is not None else 0
 
     @property
     def last(self) -> int:
-        """The last VLSN that is acknowledged, or about to be."""
+        """The last VLSN that is acknowledged, or will be with the next notes."""
         return max(self.table().done.last, self._noted.last)
 
     def has(self, vlsns: Vlsns) -> npt.NDArray[np.bool_]:
-        """Marks the VLSNs that are acknowledged, or about to be."""
+        """Marks the VLSNs that are acknowledged, or will be with the next notes."""
         acked = self._folded()
         noted = self._noted.has(vlsns)
         return noted if acked is None else noted | acked.done.has(vlsns)
@@ -63,14 +64,14 @@ class Acknowledged:
 
     @property
     def intervals_left(self) -> int:
-        """The intervals that may be added to the table."""
+        """The number of intervals that may still be added to the table."""
         acked = self._folded()
         taken = (acked.done.intervals if acked else 0) + self._noted.intervals + len(self._out)
         return ACK_INTERVALS_MAX - taken
 
     def check(self, vlsns: VlsnSet) -> None:
-        """Raises ``QueueFull`` where the table would pass over this acknowledgement. A message that is out keeps the
-        room that it has had since it was handed out."""
+        """Raises ``QueueFull`` if the table would ignore this acknowledgement. A message that is out uses the room that
+        was reserved when it was delivered."""
         if vlsns.intervals <= self.intervals_left:
             return
         known, out = self.table().done.union(self._noted), self._out.vlsns
@@ -78,17 +79,17 @@ class Acknowledged:
         more = known.union(vlsns).intervals
         if more + left > max(ACK_INTERVALS_MAX, known.intervals + left):
             raise QueueFull(
-                f"{more} intervals of acknowledged VLSNs, {ACK_INTERVALS_MAX} are kept: acknowledge what lies between"
+                f"{more} intervals of acknowledged VLSNs, {ACK_INTERVALS_MAX} are kept: acknowledge the VLSNs between"
             )
 
     def check_retry(self, dead: VlsnSet) -> None:
-        """Raises ``QueueFull`` where the table has no room for the gaps that ``dead`` would leave."""
+        """Raises ``QueueFull`` if the table has no room for the gaps that a retry of ``dead`` would leave."""
         done = self.table().done
         more = done.minus(dead).intervals - done.intervals
         if more > max(0, self.intervals_left):
             raise QueueFull(
-                f"{more} more intervals of acknowledged VLSNs, {ACK_INTERVALS_MAX} are kept: acknowledge first what is "
-                "out, and what lies between"
+                f"{more} more intervals of acknowledged VLSNs, {ACK_INTERVALS_MAX} are kept: first acknowledge the "
+                "messages that are out, and the VLSNs between"
             )
 
     # Acknowledgements on their way.
@@ -97,23 +98,23 @@ class Acknowledged:
         self._noted = self._noted.union(vlsns)
 
     def give_back(self, vlsns: VlsnSet) -> None:
-        """Takes an acknowledgement back: its note was not logged, or the messages are tried again."""
+        """Takes an acknowledgement back, because its note was not logged or the messages are tried again."""
         self._noted = self._noted.minus(vlsns)
 
     def fold(self) -> None:
-        """Forgets what the table has by now."""
+        """Removes VLSNs that the table has now from the noted ones."""
         acked = self._folded()
         if acked is not None and acked.since == self.since:
             all_done = acked.floor >= self._noted.last
             self._noted = VlsnSet() if all_done else self._noted.minus(acked.done)
 
     def skip(self, first: int, last: int) -> None:
-        """Notes that ``first`` to ``last`` are no messages of this destination; an empty span changes nothing."""
+        """Notes that ``first`` to ``last`` are not messages of this destination. An empty span changes nothing."""
         if first <= last:
             self._skipped.append(VlsnSet.between(first, last))
 
     def skip_before(self, vlsns: Vlsns, before: Vlsns) -> None:
-        """Skips what lies between each message and the message before it."""
+        """Skips the VLSNs between each message and the message before it."""
         gaps = before + 1 < vlsns
         if gaps.any():
             self._skipped.append(VlsnSet.covering(before[gaps] + 1, vlsns[gaps] - 1))
@@ -123,12 +124,13 @@ class Acknowledged:
         return sum(each.count for each in self._skipped) >= SKIPPED_NOTED
 
     def take_skipped(self) -> VlsnSet:
-        """Takes skipped VLSNs into the next note; empty while the table has no room for their intervals."""
+        """Moves the skipped VLSNs into the next note. Returns an empty set while the table has no room for their
+        intervals."""
         taken = VlsnSet.covering_all(self._skipped)
         if taken.intervals > self.intervals_left:
             known = self.table().done.union(self._noted)
             if known.union(taken).intervals > known.intervals:
-                return VlsnSet()  # acknowledgements go first
+                return VlsnSet()  # acknowledgements need the room first
         self._skipped = []
         self.add(taken)
         return taken

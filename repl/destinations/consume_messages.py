@@ -1,16 +1,15 @@
-"""The messages of ``WS /v1/destinations/{name}/consume``: eight bytes, and what they head.
+"""The messages of ``WS /v1/destinations/{name}/consume``: a header of eight bytes, and a body.
 
 0   3    4      8
-|VLD|kind|number| …
-
-worker ─► node    C   number more messages may be sent
-                  K   the packed set of VLSNs behind is acknowledged; number names this acknowledgement
-                  R  that set was never looked at: it counts as never delivered
-node ─► worker    H   the uuid of the destination, once the worker has spoken
-                  M   messages, as columns (``message_batch``); none: the node leads, and has nothing
-                  A   u32 each behind: the acknowledgements of these numbers are durable
-                  F   the acknowledgement of that number failed, for the problem document behind
-                  E   the end, for the problem document behind
+|VLD|kind|number| body …
+worker ─► node    C   the node may send so many (number) more messages
+                  K   acknowledges the packed set of VLSNs in the body; number names this acknowledgement
+                  R  the worker has not looked at that set of VLSNs: the delivery does not count
+node ─► worker    H   the uuid of the destination; sent after the worker's first message
+                  M   messages, as columns (``message_batch``); empty: the node is the master, and has no messages
+                  A   a u32 for each: the acknowledgements of these numbers are durable
+                  F   the acknowledgement of that number failed; the body is a problem document
+                  E   the end of the stream; the body is a problem document
 """
 
 from __future__ import annotations
@@ -25,12 +24,13 @@ _MAGIC: Final = b"VLD"
 CREDIT, ACK, UNREAD = b"C", b"K", b"R"
 HELLO, MESSAGES, ACKED, FAILED, END = b"H", b"M", b"A", b"F", b"E"
 CREDIT_MAX: Final = 40_000
-"""Messages that may be on their way to one worker."""
+"""The largest credit of one worker: the messages that the node may still send to it."""
 ACKS_UNANSWERED_MAX: Final = 1_024
-"""Acknowledgements of one worker that are not durable yet; then nothing more of it is read."""
+"""The most acknowledgements of one worker that may wait for their answer. Then the node reads nothing more of the
+worker."""
 WORKER_MESSAGE_BYTES_MAX: Final = 256 * 1024
 ALIVE_S: Final = 5.0
-"""Seconds after which a node says again that it leads, where it has nothing else to say."""
+"""Seconds of silence after which a node sends an empty M, to show that it is still the master."""
 
 
 def head(kind: bytes, number: int = 0) -> bytes:
@@ -38,10 +38,10 @@ def head(kind: bytes, number: int = 0) -> bytes:
 
 
 def parted(message: bytes) -> tuple[bytes, int, memoryview]:
-    """Returns kind, number and what is behind. Raises ``BadBody``."""
+    """Returns kind, number and body. Raises ``BadBody``."""
     if len(message) < HEAD.size:
-        raise BadBody(f"{len(message)} bytes are no message of a worker's")
+        raise BadBody(f"{len(message)} bytes are no message of a worker")
     magic, kind, number = HEAD.unpack_from(message)
     if magic != _MAGIC:
-        raise BadBody(f"{magic!r} begins no message of a worker's")
+        raise BadBody(f"{magic!r} does not begin a message of a worker")
     return kind, number, memoryview(message)[HEAD.size :]

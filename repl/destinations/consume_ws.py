@@ -1,13 +1,14 @@
-"""``WS /v1/destinations/{name}/consume``: one worker of a destination, sent messages as far as it has given credit.
+"""``WS /v1/destinations/{name}/consume``: one worker of a destination, which is sent messages within its credit.
 
-    credit ─► take ─► answers handed out ─► one confirmation of the lead for all of them ─► sent, in order
-    ack ─► noted ─► durable ─► told
+    credit ─► take ─► answers handed out ─► one confirmation of leadership for all of them ─► sent, in order
+    ack ─► noted ─► durable ─► answered
 
-1. Messages are handed out while the lead is confirmed for those before them; nothing is sent unconfirmed.
-2. Messages that are handed out and not sent when the worker leaves count as never out. Sent messages stay out until
-   their time is over, or the worker returns them unread.
-3. Order in a key holds along one connection: later messages of a key may follow earlier ones to the same worker, and
-   wait for any other.  A worker that connects again is another one.
+1. Messages are handed out while leadership is being confirmed for earlier messages. No message is sent before its
+   confirmation.
+2. Messages that were handed out but not sent when the worker leaves count as never out. Sent messages stay out until
+   their time is over, or until the worker returns them unread.
+3. The order of a key holds within one connection: later messages of a key may follow earlier ones to the same worker,
+   but wait if another worker has the earlier ones. A worker that connects again counts as another worker.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ MESSAGES_MAX = 10_000
 
 
 def _nothing() -> None:
-    """Does nothing once a message is sent."""
+    """Does nothing after a message was sent."""
 
 
 class Consuming:
-    """One worker's connection."""
+    """The connection of one worker."""
 
     _channel: Channel
 
@@ -60,24 +61,24 @@ class Consuming:
         self._credit = 0
         self._may_take = asyncio.Event()
         self._handed = Holder(handed)
-        """Answers that are handed out, and not sent."""
+        """The answers that are handed out and not sent."""
         self._unconfirmed: deque[Delivered] = deque()
-        """Those of them for which the lead is not confirmed yet."""
+        """The answers for which leadership is not confirmed yet."""
         self._to_confirm = asyncio.Event()
         self._out: deque[tuple[bytes, Callable[[], None]]] = deque()
-        """Messages to be sent, each with a call for when it was."""
+        """The messages to send, each with a function to call after the send."""
         self._to_send = asyncio.Event()
         self._unanswered = 0
-        """Acknowledgements whose answer is not sent."""
+        """The number of acknowledgements whose answer is not sent yet."""
         self._room = asyncio.Event()
         self._done: list[int] = []
-        """Those that are durable."""
+        """The numbers of acknowledgements that are durable."""
 
     def idle(self) -> bool:
         return not self._handed.answers and not self._out and not self._unanswered
 
     async def run(self, channel: Channel) -> None:
-        """Serves the worker until it leaves, or sends an unreadable message; any other end is reported to it."""
+        """Serves the worker until it leaves or sends an unreadable message. Any other error is sent to the worker."""
         self._channel = channel
         try:
             await together(receive=self._receive(), take=self._take(), confirm=self._confirm(), send=self._send())
@@ -92,7 +93,7 @@ class Consuming:
         finally:
             self._worker.recall(self._handed.answers)
             self._handed.leave()
-            self._out.clear()  # the calls behind them hold this worker
+            self._out.clear()  # their functions refer to this object
 
     # Messages of the worker.
 
@@ -105,14 +106,14 @@ class Consuming:
 
     def _heard(self, message: bytes) -> bool:
         kind, number, rest = parted(message)
-        if not self._greeted:  # in every protocol here the client speaks first: an earlier message would be lost
+        if not self._greeted:  # the client speaks first in every protocol here: an earlier message would be lost
             self._greeted = True
             self._put(head(HELLO) + self._worker.uuid.encode())
         match kind:
             case consume_messages.CREDIT:
                 self._credit += number
                 if self._credit > CREDIT_MAX:
-                    raise BadBody(f"a worker that would be sent {self._credit} messages; at most {CREDIT_MAX}")
+                    raise BadBody(f"the worker's credit is {self._credit} messages; at most {CREDIT_MAX}")
                 self._may_take.set()
             case consume_messages.ACK:
                 self._ack(number, VlsnSet.unpack(bytes(rest)))
@@ -121,7 +122,7 @@ class Consuming:
                 if unread.count <= CREDIT_MAX:
                     self._worker.unread(unread.vlsns())
             case _:
-                raise BadBody(f"a worker says nothing of the kind {kind!r}")
+                raise BadBody(f"a worker sends no message of kind {kind!r}")
         return self._unanswered < ACKS_UNANSWERED_MAX
 
     def _ack(self, number: int, vlsns: VlsnSet) -> None:
@@ -160,7 +161,8 @@ class Consuming:
             self._taken(*await self._worker.take(min(self._credit, self._most), ALIVE_S, self._handed))
 
     def _taken(self, messages: Delivered, number: int) -> None:
-        """A call of its own, so that nobody holds the messages while the next are waited for; as ``_send_first`` is."""
+        """A function of its own, so that no frame keeps the messages while the next ones are awaited; ``_send_first``
+        is one for the same reason."""
         if number:
             self._credit -= len(messages.columns)
             self._unconfirmed.append(messages)

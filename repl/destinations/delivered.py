@@ -1,4 +1,4 @@
-"""The parts of a delivery: the source it reads, the messages it has found, its answers and its counters."""
+"""The parts of a delivery: its source, its messages, its dead messages and its counters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vlsn.ids import Vlsn
 
 
 class Blocks(Protocol):
-    """Whole blocks, and the first VLSN behind them."""
+    """Whole blocks, and the VLSN after them."""
 
     @property
     def data(self) -> list[bytes]: ...
@@ -26,7 +26,7 @@ class Blocks(Protocol):
 
 
 class Source(Protocol):
-    """The durable log, to be read."""
+    """The durable log, as a delivery reads it."""
 
     @property
     def durable(self) -> Vlsn: ...
@@ -35,7 +35,8 @@ class Source(Protocol):
 
 
 class Delivered(NamedTuple):
-    """Messages of one answer, in VLSN order; ``attempts`` of those that are not delivered for the first time."""
+    """The messages of one answer, in VLSN order. ``attempts`` has the attempt of each message that was delivered
+    before."""
 
     columns: MessageColumns
     attempts: dict[int, int]
@@ -47,7 +48,7 @@ class Delivered(NamedTuple):
 
 
 class Dead(NamedTuple):
-    """A message that nobody could take."""
+    """A message that no worker could process."""
 
     vlsn: int
     attempts: int
@@ -56,7 +57,7 @@ class Dead(NamedTuple):
 
 @dataclass(slots=True)
 class DeliveryCounts:
-    """Counters since this node leads."""
+    """Counters since this node became master."""
 
     delivered: int = 0
     delivered_again: int = 0
@@ -68,14 +69,14 @@ class DeliveryCounts:
     lost: int = 0
 
     def note_lost(self, name: str, event: Callable[..., None], first: int, last: int) -> None:
-        """Counts a loss of messages of destination ``name``, and reports it by an event."""
+        """Counts a loss of messages of destination ``name``, and reports the loss by an event."""
         self.lost += 1
         event("destination.lost", destination=name, first=first, last=last)
 
 
 @dataclass(slots=True)
 class Pace:
-    """Messages a second, of late: over the last whole ``PACE_S``."""
+    """Messages per second, over the last complete ``PACE_S``."""
 
     delivered: float = 0.0
     acked: float = 0.0

@@ -1,9 +1,10 @@
-"""All destinations of one lead: found by name, driven by its clock and its durable end.
+"""All destinations of one master's term: found by name, driven by the master's clock and its durable end.
 
-    durable end rises ─► acknowledgements are folded ─► calls that wait are woken
-    tick              ─► what was out for too long comes back
+    durable end rises ─► acknowledgements are folded ─► waiting calls are woken
+    tick              ─► messages that were out for too long come back
 
-A new lead delivers only once its own first entry is durable and folded. Then it knows every earlier acknowledgement.
+A new master delivers only once its own first entry is durable and folded. Then this master has every earlier
+acknowledgement.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from vlsn.state.destinations import PREFIX, DestinationSettings, key_of, setting
 from vlsn.write.local_log import LocalLog
 
 FOLD_S = 10.0
-"""Seconds that a call waits for a new lead to know what was acknowledged before it."""
+"""Seconds that a call waits for a new master to fold the acknowledgements of earlier terms."""
 
 
 class Lead(Protocol):
-    """The lead that delivers."""
+    """The master's term, as deliveries use it."""
 
     @property
     def log(self) -> LocalLog: ...
@@ -50,7 +51,7 @@ class Lead(Protocol):
 
 
 class Deliveries:
-    """One lead's.  ``close`` when it has ended."""
+    """The deliveries of one master's term. ``close`` is called when the term has ended."""
 
     def __init__(
         self,
@@ -87,12 +88,12 @@ class Deliveries:
         return iter(list(self._of.values()))
 
     def known(self, uuid: str) -> Delivery | None:
-        """Returns a destination's delivery, where anything was asked of it in this lead."""
+        """Returns the delivery of a destination, if a call of this term has used it."""
         return self._of.get(uuid)
 
     async def of(self, name: str) -> Delivery:
-        """Finds a destination. Raises ``NotFound``, ``BadArgument``, ``NotMaster``, ``ProducersMissing``,
-        ``WrongVersion`` below the level that has them."""
+        """Returns the delivery of a destination. Raises ``NotFound``, ``BadArgument``, ``NotMaster``,
+        ``ProducersMissing``, or ``WrongVersion`` if the group's level is too low for destinations."""
         key = key_of(name)
         await self.settle_in()
         settings = self._settings_of(name, key)
@@ -105,7 +106,7 @@ class Deliveries:
         return delivery
 
     def _settings_of(self, name: str, key: str) -> DestinationSettings | None:
-        """Returns a destination's settings as they are folded, read anew only where they were changed."""
+        """Returns the folded settings of a destination. Decodes them only if they were changed."""
         history = self._log.view.history
         kept, held = history.small.at(key, history.acks.folded_to), self._settings.get(name)
         if kept is None:
@@ -119,14 +120,15 @@ class Deliveries:
         return held[1]
 
     def _met(self, name: str, settings: DestinationSettings) -> Delivery | None:
-        """Returns a destination's delivery, made where it is new; None while its table is not there."""
+        """Returns the delivery of a destination, and creates a missing delivery. Returns None while the
+        acknowledgements have no table for the destination."""
         delivery = self._of.get(settings.uuid)
         if delivery is None and self._log.view.history.acks.folded.get(settings.uuid) is not None:
             delivery = self._of[settings.uuid] = Delivery(self._parts, name, settings)
         return delivery
 
     def check_level(self) -> None:
-        """Raises ``WrongVersion`` while some member may not know of destinations."""
+        """Raises ``WrongVersion`` while the group's level is too low for destinations."""
         if (level := self._log.view.level) < DESTINATIONS:
             raise WrongVersion(
                 f"destinations need level {DESTINATIONS}, the group is at level {level}: once all members run a "
@@ -134,10 +136,12 @@ class Deliveries:
             )
 
     async def settle_in(self) -> None:
-        """Returns once all acknowledgements from before this lead are folded."""
+        """Returns once all acknowledgements of earlier terms are folded."""
         log, lead = self._log, self._lead
         if lacks_to := log.view.history.small.lacks_to:
-            raise ProducersMissing(f"this node has lost what was set up to VLSN {lacks_to}; it asks the other members")
+            raise ProducersMissing(
+                f"this node has lost the small state up to VLSN {lacks_to}; it asks the other members"
+            )
         if log.view.history.acks.folded_to >= lead.start:
             return
         self.check_level()
@@ -146,7 +150,7 @@ class Deliveries:
         while log.view.history.acks.folded_to < lead.start:
             log.view.fold_acks()
             if lead.has_ended or self._loop.time() >= deadline:
-                raise NotMaster("this node does not know yet what was acknowledged before it led; try again")
+                raise NotMaster("this node does not have all acknowledgements of earlier masters yet; try again")
             await asyncio.sleep(0.005)
 
     async def _confirm(self) -> None:
@@ -155,16 +159,16 @@ class Deliveries:
     # Events of the lead.
 
     def rose(self) -> None:
-        """Wakes calls that wait: the durable end rose, and what was acknowledged up to there is folded."""
+        """Wakes waiting calls after the durable end rose and the acknowledgements up to it are folded."""
         for delivery in self._of.values():
             delivery.rose()
 
     def followed(self) -> None:
-        """Lets deliveries follow an order, now that it is folded."""
+        """Applies an order to the deliveries, once the order is folded."""
         self.tick()
 
     def tick(self) -> None:
-        """Takes messages back that were out for too long, a few times a second."""
+        """Takes back messages that were out for too long. Called a few times a second."""
         self._log.view.fold_acks()
         now, acks = self._loop.time(), self._log.view.history.acks
         if not self._of and not len(acks):
@@ -183,20 +187,20 @@ class Deliveries:
             delivery.tick(now)
             if rows_left > 0 and delivery.incoming.is_due(now):
                 rows_left -= delivery.incoming.look(now, self._log.view.ring, delivery.wanted)
-        self.full.release()  # the first may have no time left, and hold up the others
+        self.full.release()  # the first held append may have timed out, and must not block the others
 
     async def _look_at_oldest(self) -> None:
-        """Looks again and again which message of each has waited longest."""
+        """Periodically finds the oldest message of each destination that is not acknowledged."""
         while True:
             await asyncio.sleep(PERIOD_S)
             for delivery in self:
                 try:
                     await delivery.look_at_oldest()
                 except (VlsnLogError, OSError):
-                    continue  # a call that takes messages meets the error, too
+                    continue  # a call that takes messages reports the same error
 
     def _meet_all(self) -> None:
-        """Makes the deliveries of all destinations, though nobody may have asked for their messages yet."""
+        """Creates the deliveries of all destinations, even those that no call has used yet."""
         small, acks = self._log.view.history.small, self._log.view.history.acks
         if acks.folded_to < self._lead.start or small.lacks_to:
             return
@@ -212,7 +216,7 @@ class Deliveries:
         return settings if settings.uuid == delivery.uuid else delivery.settings
 
     def close(self) -> None:
-        gone = NotMaster("this node has stopped leading; what was not acknowledged is delivered by the next master")
+        gone = NotMaster("this node has stopped leading; the next master delivers the unacknowledged messages")
         self._looking.cancel()
         self.notes.close()
         self.full.close()
@@ -222,7 +226,8 @@ class Deliveries:
     # Dead letters.
 
     def _bury(self, delivery: Delivery, dead: list[Dead]) -> None:
-        """Moves messages to the dead letters: one transaction appends what says so, and acknowledges them."""
+        """Moves messages to the dead letters. One transaction appends the dead letters and acknowledges the
+        messages."""
         settings, vlsns = delivery.settings, VlsnSet.of([each.vlsn for each in dead])
         letters = [
             dead_letter(

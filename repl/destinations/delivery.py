@@ -1,21 +1,23 @@
-"""The delivery of one destination, by the master: a cursor over its messages, and those that are out.
+"""The delivery of one destination by the master: a cursor over its messages, and the messages that are out.
 
-    acknowledged 1–40 · out 41 42 44 (A's batch) · at 50           43, 46: keys of which an earlier message is out
+    acknowledged 1–40 · out 41 42 44 (A's batch) · at 50           43, 46 wait: earlier messages of their keys are out
 
-1. Messages are read from ``at`` on, in VLSN order: from the log, and where that was cleaned from pages. Messages that
-   are out, acknowledged, or about to be, are passed over.
-2. A message comes back when no acknowledgement arrives in time, or ``nack`` returns it: ``at`` goes back to it, so it
-   is the next one.  After the last attempt it is dead instead (``dead_letters``).
-3. Order in a key: while a message of a key is out, later ones of that key wait; those of one answer go out together, in
-   their order.  One that comes back recalls the later ones of its key that are out.
-   One that comes back with a delay stays among what is out until that is over, so they wait for it.
-4. An acknowledgement of a message covers the VLSNs between the message before it and itself, which are none of this
-   destination's, so that acknowledgements in order are one interval.
-5. Before an answer goes out a majority confirms that this node leads. So a master that was unseated hands out no
-   message that was acknowledged elsewhere meanwhile.
+A message is *out* while it is delivered and not acknowledged.
 
-The list of messages that are out, and first attempts, lie in the memory of this lead. The next master delivers every
-message that is not acknowledged. Runs on the loop only.
+1. Messages are read from ``at`` on in VLSN order, from the log, or from pages if the log was cleaned there. Messages
+   that are out, acknowledged, or noted for acknowledgement are skipped.
+2. A message comes back if no acknowledgement arrives in time, or if ``nack`` returns it: ``at`` goes back to that
+   message, so it is delivered next. After its last attempt it becomes a dead letter (``dead_letters``) instead.
+3. Order of a key: while a message of a key is out, later messages of that key wait. Messages of one answer go out
+   together, in their order. A message that comes back takes back the later messages of its key. A message that waits
+   for its redelivery delay still counts here, so later messages of its key wait for it.
+4. An acknowledgement of a message also covers the VLSNs between that message and the one before it, which are not
+   messages of this destination. So acknowledgements in order form one interval.
+5. Before an answer is sent, a majority confirms that this node is the master. So a deposed master delivers no message
+   that was acknowledged at its successor.
+
+The list of messages that are out, and their first attempts, are kept in this master's memory only. The next master
+delivers every message that is not acknowledged. Runs on the event loop only.
 """
 
 from __future__ import annotations
@@ -57,23 +59,23 @@ LATE: Final = "not acknowledged in time"
 
 @dataclass(frozen=True, slots=True)
 class DeliveryParts:
-    """The parts that a delivery is made with."""
+    """The parts that a delivery is created with."""
 
     source: Source
     pages: Callable[[], PageSource | None]
     table: Callable[[str], Acked | None]
-    """The acknowledgements of a uuid, as far as they are folded."""
+    """Returns the folded acknowledgements of a uuid."""
     notes: Notes
     confirm: Callable[[], Awaitable[object]]
-    """Returns once a majority has confirmed that this node leads."""
+    """Returns once a majority has confirmed that this node is the master."""
     bury: Callable[[Delivery, list[Dead]], None]
     freed: Callable[[], None]
-    """Called after messages were acknowledged: there may be room for others."""
+    """Called after messages were acknowledged, because appends that wait may have room now."""
     event: Callable[..., None]
 
 
 class Delivery:
-    """One destination.  ``close`` when the lead has ended, or the destination is gone."""
+    """One destination. ``close`` is called when the master's term has ended, or when the destination was dropped."""
 
     def __init__(self, parts: DeliveryParts, name: str, settings: DestinationSettings) -> None:
         self._parts = parts
@@ -81,7 +83,7 @@ class Delivery:
         self.uuid = settings.uuid
         self._workers = 0
         self._numbers = count(1)
-        """The numbers of answers and delays: no number comes twice, whatever the destination begins with anew."""
+        """The numbers of answers and delays. No number is used twice, even after the destination begins anew."""
         self.counts = DeliveryCounts()
         self.pace = Pace()
         self.incoming = Incoming()
@@ -93,13 +95,14 @@ class Delivery:
         self._reset(settings)
 
     def _reset(self, settings: DestinationSettings) -> None:
-        """Begins anew where the table says, with nothing out."""
+        """Begins anew at the table's position, with no message out."""
         self._out = MessagesOut(self._numbers)
         self.acks = Acknowledged(self.name, partial(self._parts.table, self.uuid), self._out.table)
         self._use(settings)
         self._at = self.acks.floor + 1
         self._barren_until = 0.0
-        """The loop's time until which only owners of keys look again: every message that was met waits for its key."""
+        """The loop's time until which only workers with keys look for messages: the last look found only messages that
+        wait for their keys."""
         self._waiting_keys = WaitingKeys()
         self.oldest = Oldest()
 
@@ -110,7 +113,7 @@ class Delivery:
         self._windows = MessageWindows(parts.source, parts.pages, self.wanted, self.uuid, self.acks.since, lost)
 
     def follow(self, settings: DestinationSettings) -> None:
-        """Goes by these settings, and by the table as it is. Raises ``NotFound``."""
+        """Applies these settings and the current table. Raises ``NotFound``."""
         if settings is not self.settings:
             self._use(settings)
             self._out.shorten(asyncio.get_running_loop().time() + settings.ack_timeout_s)
@@ -121,25 +124,25 @@ class Delivery:
 
     @property
     def out(self) -> int:
-        """The messages that are delivered, and not acknowledged yet."""
+        """The number of messages that are delivered and not acknowledged yet."""
         return len(self._out)
 
     @property
     def delayed(self) -> int:
-        """The messages that came back, and are delivered again once their delay is over."""
+        """The number of messages that came back and wait for their redelivery delay."""
         return self._out.delayed
 
     @property
     def waiting(self) -> int:
-        """The calls that wait for messages."""
+        """The number of calls that wait for messages."""
         return len(self._waiters)
 
     def _is_barren(self) -> bool:
-        """Says whether a call has just looked, and met only messages that wait for their keys."""
+        """Returns whether a call has just searched, and found only messages that wait for their keys."""
         return asyncio.get_running_loop().time() < self._barren_until
 
     def rose(self) -> None:
-        """Wakes a call that waits: the durable end rose, and there may be a message."""
+        """Wakes a waiting call, because the durable end rose and there may be a message."""
         if len(self._waiters) and self._at <= self._parts.source.durable and not self._is_barren():
             self._waiters.wake()
 
@@ -150,12 +153,12 @@ class Delivery:
     # Delivery.
 
     def worker(self) -> Worker:
-        """Makes a worker that stays: messages of a key may follow earlier ones that it has."""
+        """Makes a worker that stays connected. Later messages of a key may follow earlier ones to the same worker."""
         self._workers += 1
         return Worker(self, -self._workers)
 
     async def messages(self, most: int, wait_s: float, room: Holder) -> Delivered:
-        """Takes up to ``most`` messages, each for one caller; waits up to ``wait_s`` seconds for the first. Raises
+        """Takes up to ``most`` messages for one caller, and waits up to ``wait_s`` seconds for the first. Raises
         ``QueueFull``, ``NotFound``, ``NotMaster``, ``Damaged``."""
         delivered, answer = await self.hand_out(most, wait_s, room)
         if answer:
@@ -167,15 +170,15 @@ class Delivery:
         return delivered
 
     async def hand_out(self, most: int, wait_s: float, room: Holder, *, owner: int = 0) -> tuple[Delivered, int]:
-        """Takes messages as ``messages``, and returns the answer's number, 0 for none. The caller sends them after
-        ``confirm``, or recalls them, and returns the room. ``owner``: a worker's name, 0 for a call that asks this
-        once."""
+        """Takes messages as ``messages`` does, and also returns the answer's number, 0 for no answer. The caller sends
+        the messages after ``confirm``, or recalls them, and then releases the room. ``owner`` is the number of a
+        worker, 0 for a single call."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
         while True:
             self._check()
             if self._is_barren() and self._barren_until < deadline and not self._out.table.has_keys_of(owner):
-                await self._waiters.wait(self._barren_until)  # another one has just looked, for all of them
+                await self._waiters.wait(self._barren_until)  # another call has just searched, for all calls
                 continue
             async with self._lock:
                 if await room.wait(max(deadline, loop.time() + LOOK_S)):
@@ -192,18 +195,19 @@ class Delivery:
             await self._waiters.wait(min(deadline, now + BLOCKED_S) if more else deadline)
 
     async def confirm(self) -> None:
-        """Returns once a majority has confirmed the lead; other calls take later messages meanwhile. Raises."""
+        """Returns once a majority has confirmed that this node is the master. Other calls may take later messages
+        meanwhile. Raises ``NotMaster``, ``NotFound``."""
         await self._parts.confirm()
         self._check()
 
     def recall(self, answers: Iterable[int]) -> None:
-        """Takes answers back that were never sent."""
+        """Takes back answers that were never sent."""
         for answer in answers:
             self._recall(self._out.table.vlsns_of(answer))
         self._waiters.wake()
 
     def unread(self, vlsns: Vlsns, owner: int) -> None:
-        """Takes messages back that a worker has, and has not looked at."""
+        """Takes back messages that a worker has received and not looked at."""
         self._recall(self._out.table.owned(vlsns, owner))
         self._waiters.wake()
 
@@ -212,7 +216,7 @@ class Delivery:
             raise anew(self._closed)
 
     async def _take(self, most: int, deadline: float, owner: int) -> tuple[Delivered, int]:
-        """Hands messages out, under the lock, and returns the answer's number; 0 for none."""
+        """Hands messages out, under the lock. Returns them with the answer's number, 0 for no answer."""
         if self.settings.paused:
             self.blocked_by = "paused"
             return self._nothing()
@@ -222,12 +226,12 @@ class Delivery:
         room = self.acks.intervals_left
         self.blocked_by = "" if room > 0 else "a gap in what is acknowledged"
         if room <= 0:
-            # The first message alone can be delivered: whatever becomes of it, no interval is added.
+            # Only the first message can be delivered: however its delivery ends, it adds no interval.
             self._rewind(self.acks.floor + 1)
             most = 1
         if len(self._waiting_keys) and self._out.table.has_keys_of(owner):
             own = self._waiting_keys.first_but(self._out.table.keys_of_others(owner)[0])
-            if own is not None:  # another owner passed them over; for all others they wait as before
+            if own is not None:  # these messages wait only for this owner's keys; for all other owners nothing changes
                 barren_until = self._barren_until
                 self._rewind(own)
                 self._barren_until = barren_until
@@ -263,15 +267,15 @@ class Delivery:
         return Delivered(MessageColumns(), {}, self.uuid), 0
 
     async def _look(self, found: Found, limit: int, *, first_only: bool) -> bool:
-        """Looks at the next messages; False where no more can be had now."""
+        """Looks at the next messages. Returns False if no more can be found now."""
         at, since = self._at, self.acks.since
         window = await self._windows.at(at)
         self._check()
         if self.acks.since != since:
-            found.clear()  # of before a move
+            found.clear()  # found before a move of the destination
             return True
         if self._at != at:
-            if found.count:  # a message came back meanwhile, and may be earlier than these, and of one of their keys
+            if found.count:  # a message came back meanwhile that may be earlier than these and have one of their keys
                 self._rewind(int(found.before[0][0]) + 1)
                 found.clear()
             return True
@@ -302,7 +306,7 @@ class Delivery:
             found.blocked += int(np.count_nonzero(free)) - int(np.count_nonzero(ordered))
             free = ordered
         if self._wait_anew(acked, vlsns, before, keys, free):
-            self._rewind(at)  # later ones of their keys wait, too
+            self._rewind(at)  # later messages of their keys must wait, too
             return True
         chosen = self._living(acked, vlsns, np.flatnonzero(free))
         if len(chosen) == len(vlsns):
@@ -312,15 +316,16 @@ class Delivery:
         return not first_only
 
     def _passed_over(self, vlsns: Vlsns, before: Vlsns) -> npt.NDArray[np.bool_]:
-        """Marks the messages that must not be delivered; skips the gaps between those that are done."""
+        """Marks the messages that must not be delivered. Skips the gaps between acknowledged messages."""
         if vlsns[0] > max(self.acks.last, self._out.table.last):
-            return np.zeros(len(vlsns), np.bool_)  # all of it is new
+            return np.zeros(len(vlsns), np.bool_)  # all of these messages are new
         done = self.acks.has(vlsns)
         self.acks.skip_before(vlsns[done], before[done])
         return done | self._out.table.has(vlsns)
 
     def _waits(self, vlsns: Vlsns, before: Vlsns, keys: Hashes, free: Mask, owner: int) -> Mask:
-        """Marks messages with keys of which earlier messages are out; notes where to look for these keys again."""
+        """Marks messages of whose keys earlier messages are out. Notes from which VLSN on these keys are to be looked
+        at again."""
         others, behind = self._out.table.keys_of_others(owner)
         waits: Mask = np.isin(keys, others) & free
         if waits.any():
@@ -331,8 +336,8 @@ class Delivery:
         return waits
 
     def _wait_anew(self, acked: Acked, vlsns: Vlsns, before: Vlsns, keys: Hashes | None, free: Mask) -> bool:
-        """Lets messages wait whose attempts only the table knows, as if they had come back just now. Only an earlier
-        lead knew when they came back. Says whether there are any."""
+        """Delays messages whose earlier attempts only the table has, as if they had come back now, because the time is
+        known only to an earlier master. Returns whether there were any."""
         if not self.settings.redelivery_delay_s or not len(acked.tries.vlsns):
             return False
         rows = np.flatnonzero(free & np.isin(vlsns, acked.tries.vlsns))
@@ -342,8 +347,8 @@ class Delivery:
         return self._put_off(Removed(vlsns[rows], before[rows], rows, hashes), tried.values(), None)
 
     def _put_off(self, back: Removed, attempts: Collection[int], delay_s: float | None) -> bool:
-        """Lets messages that came back after so many attempts each, and are not dead, wait for ``delay_s``, or as long
-        as the settings say. Says whether any has to."""
+        """Delays messages that came back after ``attempts`` and are not dead, for ``delay_s`` or as the settings say.
+        Returns whether any message has to wait."""
         settings = self.settings
 
         def delay(attempt: int) -> float:
@@ -354,7 +359,7 @@ class Delivery:
         return self._out.delay(back, list(map(delay, attempts)), asyncio.get_running_loop().time())
 
     def _living(self, acked: Acked, vlsns: Vlsns, chosen: Vlsns) -> Vlsns:
-        """Leaves out messages that had their last attempt already, and moves them to the dead letters."""
+        """Removes messages that had their last attempt already, and moves them to the dead letters."""
         if not self._out.has_tried(acked.tries):
             return chosen
         dead, left = [], []
@@ -379,8 +384,8 @@ class Delivery:
         return Delivered(columns, attempts, self.uuid), number
 
     async def peek(self, most: int) -> Delivered:
-        """Shows messages from the first on that is not acknowledged, out or not, and takes none; as many bytes as an
-        answer has. Raises as ``messages``."""
+        """Shows messages from the first one on that is not acknowledged, whether it is out or not, and takes none. The
+        messages fit one answer. Raises as ``messages``."""
         acked, loop = self.acks.table(), asyncio.get_running_loop()
         at, found = int(acked.floor) + 1, list[MessageColumns]()
         until, left, room = loop.time() + LOOK_S, most, READ_BYTES_MAX
@@ -399,7 +404,7 @@ class Delivery:
         return Delivered(columns, self._out.attempts(columns.vlsns, acked.tries), self.uuid)
 
     async def look_at_oldest(self) -> None:
-        """Looks which message has waited longest, a part of the way where it is far. Raises as ``messages``."""
+        """Finds the message that has waited longest. A long way is covered in several calls. Raises as ``messages``."""
         oldest, durable = self.oldest, self._parts.source.durable
         if oldest.vlsn and not self.acks.has(np.array([oldest.vlsn]))[0]:
             return
@@ -419,9 +424,9 @@ class Delivery:
     # Return.
 
     def ack(self, vlsns: VlsnSet, *, wait: bool) -> asyncio.Future[None] | None:
-        """Acknowledges messages, to any worker and still out or not. With ``wait`` the future is done once that is
-        durable. Raises ``BadArgument`` for VLSNs that cannot have been delivered, ``QueueFull`` past the limit of
-        intervals; then no message is acknowledged."""
+        """Acknowledges messages, whichever worker has them, and even if they are no longer out. With ``wait`` the
+        future completes when the acknowledgement is durable. Raises ``BadArgument`` for VLSNs that cannot have been
+        delivered, ``QueueFull`` beyond the limit of intervals. After an error no message is acknowledged."""
         self._check()
         self._check_known(vlsns)
         self.acks.check(vlsns)
@@ -436,8 +441,8 @@ class Delivery:
         return self._parts.notes.add(self, done, wait=wait)
 
     def nack(self, vlsns: npt.ArrayLike, reason: str, delay_s: float | None = None) -> None:
-        """Gives messages back, to be delivered again after ``delay_s``, the settings' delay for None, or dead after
-        their last attempt. Those that are not out any more stay as they are. Raises as ``ack``."""
+        """Returns messages. They are delivered again after ``delay_s`` (None: the delay of the settings), or become
+        dead letters after their last attempt. Messages that are no longer out stay as they are. Raises as ``ack``."""
         self._check()
         if delay_s is not None and not 0 <= delay_s <= REDELIVERY_DELAY_S_MAX:
             raise BadArgument(f"delay_s: {delay_s} is not in 0–{REDELIVERY_DELAY_S_MAX}")
@@ -449,8 +454,8 @@ class Delivery:
         self._waiters.wake()
 
     def tick(self, now: float) -> None:
-        """Takes messages back that were out for too long, or have waited for their delay. Notes skipped VLSNs, if they
-        are many."""
+        """Takes back messages that were out for too long or whose delay is over. Notes skipped VLSNs, if there are
+        many."""
         self.pace.tick(now, self.counts)
         came_back = False
         while len(late := self._out.late(now)):
@@ -467,7 +472,7 @@ class Delivery:
         self._windows.let_go()
 
     def _come_back(self, vlsns: Vlsns, reason: str, delay_s: float | None = None) -> None:
-        """Takes messages that are out back after an attempt, and with them later ones of their keys that are out."""
+        """Takes back messages after an attempt, and also the later messages of their keys that are out."""
         attempts = self._out.attempts(vlsns, Tries())
         back = self._recall(vlsns)
         self._put_off(back, attempts.values(), delay_s)
@@ -477,7 +482,7 @@ class Delivery:
             self._bury(dead)
 
     def _recall(self, vlsns: Vlsns) -> Removed:
-        """Takes messages back as if they had not been out, and later ones of their keys. Returns the former."""
+        """Takes back messages, and later ones of their keys, as if they had not been out. Returns the former."""
         back = self._out.take_back(vlsns)
         for each in back:
             if len(each):
@@ -486,7 +491,7 @@ class Delivery:
         return back[0]
 
     def _release(self, keys: Hashes) -> None:
-        """Lets later messages of these keys go out, where none of a key is out any more."""
+        """Releases later messages of those ``keys`` of which no message is out any more."""
         if not len(self._waiting_keys):
             return
         known = np.unique(keys)
@@ -496,14 +501,14 @@ class Delivery:
             self._waiters.wake()
 
     def _rewind(self, vlsn: int) -> None:
-        """Goes back to ``vlsn``; messages that wait behind it are met again on the way."""
+        """Goes back to ``vlsn``. Waiting messages after ``vlsn`` will be found again."""
         self._barren_until = 0.0
         self._at = min(self._at, vlsn)
         self._waiting_keys.keep_below(self._at)
 
     def dead(self, vlsns: VlsnSet | None) -> VlsnSet:
-        """Returns the dead that an order names, all of them for None. A dead message whose acknowledgement is on its
-        way does not count. Raises ``NotFound`` where a named message is not dead."""
+        """Returns the dead messages that an order names, or all for None. A dead message whose acknowledgement is not
+        durable yet is left out. Raises ``NotFound`` if a named message is not dead."""
         dead = self.acks.table().dead.minus(self._parts.notes.under_way(self))
         if vlsns is None:
             return dead
@@ -523,10 +528,10 @@ class Delivery:
 
     def _check_known(self, vlsns: VlsnSet) -> None:
         if not len(vlsns.firsts):
-            raise BadArgument("vlsns: none is named")
+            raise BadArgument("vlsns: the list is empty")
         first, last = int(vlsns.firsts[0]), int(vlsns.lasts[-1])
         if first < 1 or last > self._parts.source.durable:
-            raise BadArgument(f"vlsns: of {first}–{last} some cannot have been delivered")
+            raise BadArgument(f"vlsns: some of {first}–{last} cannot have been delivered")
 
     # Notes.
 
@@ -538,14 +543,14 @@ class Delivery:
         self._waiters.wake()
 
     def drop(self, vlsns: VlsnSet, messages: int) -> None:
-        """Acknowledges ``messages`` that the master drops, because the destination is full; ``vlsns`` has them, and
-        VLSNs before them that are none of its messages."""
+        """Acknowledges ``messages`` messages that the master drops because the destination is full. ``vlsns`` contains
+        them and the VLSNs before them that are not messages of this destination."""
         self.acks.add(vlsns)
         self.counts.dropped += messages
         self._parts.notes.add(self, vlsns, wait=False)
 
     def buried(self, dead: VlsnSet) -> None:
-        """Notes that these are dead: their dead letters are durable."""
+        """Notes that the dead letters of these messages are durable."""
         self._out.forget_attempts(dead)
         self.noted(dead)
 
@@ -558,7 +563,7 @@ class Delivery:
 
 
 def _with_gaps(removed: Removed) -> VlsnSet:
-    """Covers messages with the VLSNs before each, back to the message before."""
+    """Returns the messages together with the VLSNs back to the message before each."""
     if (removed.before[1:] == removed.vlsns[:-1]).all():
         return VlsnSet(removed.before[:1] + 1, removed.vlsns[-1:])
     return VlsnSet.covering(removed.before + 1, removed.vlsns)
@@ -576,20 +581,20 @@ class Worker:
         return self.delivery.uuid
 
     async def take(self, most: int, wait_s: float, room: Holder) -> tuple[Delivered, int]:
-        """Hands messages out, and returns the answer's number, 0 for none; waits so long for the first. They may be
-        sent after ``confirm``. Raises as ``NodeDestinations.messages``."""
+        """Hands messages out and returns them with the answer's number, 0 for no answer. Waits up to ``wait_s`` seconds
+        for the first. The messages may be sent after ``confirm``. Raises as ``NodeDestinations.messages``."""
         return await self.delivery.hand_out(most, wait_s, room, owner=self.owner)
 
     async def confirm(self) -> None:
-        """Returns once a majority has confirmed the lead. Raises ``NotMaster``, ``NotFound``."""
+        """Returns once a majority has confirmed that this node is the master. Raises ``NotMaster``, ``NotFound``."""
         await self.delivery.confirm()
 
     def recall(self, answers: Collection[int]) -> None:
-        """Takes answers back that were not sent, as if they had not been out."""
+        """Takes back answers that were not sent, as if they had not been out."""
         self.delivery.recall(answers)
 
     def unread(self, vlsns: Vlsns) -> None:
-        """Takes messages back that nobody has looked at."""
+        """Takes back messages that the worker has not looked at."""
         self.delivery.unread(vlsns, self.owner)
 
     def ack(self, vlsns: VlsnSet) -> asyncio.Future[None]:

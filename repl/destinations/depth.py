@@ -1,8 +1,8 @@
-"""The depth of a destination: its messages that are not acknowledged, counted as the log grows.
+"""The depth of a destination: the number and bytes of its unacknowledged messages, counted as the log grows.
 
-    counted to VLSN 900     chunks of (VLSNs, sizes) ─ acknowledged messages go at the next look
+    counted to VLSN 900     chunks of (VLSNs, sizes) ─ acknowledged messages are removed at the next look
 
-Only destinations that can be full are counted: 16 bytes of memory a message.
+Only destinations that can be full are counted. Each message takes 16 bytes of memory.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ class Depth:
 
     def __init__(self, wanted: MessageFilter, counted_to: int) -> None:
         self.messages = 0
-        """At least as many as are not acknowledged; exact after ``let_go``."""
+        """At least the number of unacknowledged messages; exact after ``let_go``."""
         self.bytes = 0
         self.counted_to = counted_to
         self._wanted = wanted
         self._chunks: list[tuple[I64, I64]] = []
 
     def add(self, blocks: Sequence[Buffer]) -> None:
-        """Counts the messages of blocks, the first of which holds the VLSN behind ``counted_to``."""
+        """Counts the messages of ``blocks``. The first block contains the VLSN after ``counted_to``."""
         rows = EntryRows.joined(blocks)
         mask, vlsns = self._wanted.mask(rows), rows.vlsns()
         self._count(vlsns[mask], rows.sizes()[mask], rows.first_vlsn + rows.rows - 1)
 
     def add_sizes(self, vlsns: I64, sizes: I64, counted_to: int) -> None:
-        """Counts messages that the log has no more, up to ``counted_to``."""
+        """Counts messages up to ``counted_to`` that the log no longer has."""
         below = vlsns <= counted_to
         self._count(vlsns[below], sizes[below], counted_to)
 
@@ -52,12 +52,13 @@ class Depth:
         self.counted_to = max(self.counted_to, counted_to)
 
     def pass_to(self, floor: int) -> None:
-        """Passes over messages up to ``floor``, all acknowledged, where the count has not come that far."""
+        """Moves the count up to ``floor``, because all earlier messages are acknowledged; does nothing if the count is
+        past it."""
         if self.counted_to < floor:
             self._chunks, self.messages, self.bytes, self.counted_to = [], 0, 0, floor
 
     def let_go(self, done: Callable[[I64], Mask]) -> None:
-        """Lets go of those that are ``done``."""
+        """Removes the messages that ``done`` marks."""
         if not self._chunks:
             return
         vlsns = np.concatenate([chunk[0] for chunk in self._chunks])
@@ -69,11 +70,11 @@ class Depth:
 
     @property
     def oldest(self) -> int:
-        """The first message that is not acknowledged, 0 for none, as of the last ``let_go``."""
+        """The first unacknowledged message found by the last ``let_go``; 0 for none."""
         return int(self._chunks[0][0][0]) if self._chunks else 0
 
     def matched(self, submission: Submission) -> tuple[Mask, int]:
-        """Marks the messages of a submission, by row, and returns their bytes."""
+        """Marks the messages of a submission by row, and returns their bytes."""
         parts = submission.parts if isinstance(submission, Transaction) else (submission,)
         masks, total = [], 0
         for part in parts:

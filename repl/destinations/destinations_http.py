@@ -1,19 +1,19 @@
-"""``/v1/destinations``: named subscriptions with acknowledgements.  Every call is the master's; others say 307.
+"""``/v1/destinations``: named subscriptions with acknowledgements. The master answers; other nodes answer 307.
 
 GET  /v1/destinations                   {"destinations": [{"name", "uuid", "prefix", "floor", "out", …}, …]}
-PUT  /v1/destinations/{name}            makes it, 201, or changes it, 200; durable when answered:
+PUT  /v1/destinations/{name}            creates it, 201, or changes it, 200; durable when answered:
                                         {"prefix", "from", "max_bytes", "max_messages", "full_policy",
                                         "ack_timeout_s", "attempts_max", "dead_letter", …}, all optional
-GET  /v1/destinations/{name}            one of them
-DELETE /v1/destinations/{name}          drops it, with what is acknowledged
-GET  …/{name}/messages?max=&wait=       {"vlsn", "attempt", "time", "key", "value"} a line, each to one asker;
-                                        ``?peek=true`` takes none
-WS   …/{name}/consume?max=              the same for a worker that stays, as far as it gives credit (``consume``)
-POST …/{name}/ack · /nack               {"vlsns": […]}, with ``uuid`` where the one destination of that name is
-                                        meant; to give back with ``reason`` and ``delay_s``; ``?wait=0`` answers before
-                                        it is durable
-POST …/{name}/pause · resume · move     the last with {"to": VLSN, "start" or "end"}
-POST …/{name}/retry-dead · delete-dead  {"vlsns": […]}: some of the dead; the former without it: all of them
+GET  /v1/destinations/{name}            one destination
+DELETE /v1/destinations/{name}          drops it, with its acknowledgements
+GET  …/{name}/messages?max=&wait=       {"vlsn", "attempt", "time", "key", "value"} a line, each to one caller;
+                                        ``?peek=true`` takes no message
+WS   …/{name}/consume?max=              the same for a worker that stays connected, within its credit (``consume``)
+POST …/{name}/ack · /nack               {"vlsns": […]}, with ``uuid`` to name one creation of the destination; ``nack``
+                                        also takes ``reason`` and ``delay_s``; ``ack?wait=0`` answers before the
+                                        acknowledgement is durable
+POST …/{name}/pause · resume · move     ``move`` with {"to": VLSN, "start" or "end"}
+POST …/{name}/retry-dead · delete-dead  {"vlsns": […]}: some dead messages; ``retry-dead`` without it: all of them
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ ORDERS = ("pause", "resume", "move", "retry-dead", "delete-dead")
 MESSAGES_MAX = 10_000
 MESSAGES = 100
 UUID = "Vlsnlog-Destination"
-"""The header with the uuid of the destination that the messages belong to."""
+"""The header with the uuid of the destination to which the messages belong."""
 ACK_BODY_BYTES_MAX = 256 * KIB
-"""Bytes of a call that acknowledges."""
+"""The largest body of a call that acknowledges."""
 _NONE: frozenset[str] = frozenset()
 _TIMEOUT = frozenset({"timeout"})
 _MESSAGES = frozenset({"max", "wait", "peek"})
@@ -71,7 +71,7 @@ _PEEK: Mapping[str, bool] = {"false": False, "true": True}
 class _Ack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     vlsns: list[int] = []
     set: bytes = b""
-    """The same, packed (``vlsn/format/vlsn_set``)."""
+    """The VLSNs as a packed set (``vlsn/format/vlsn_set``)."""
     uuid: str = ""
     reason: str = "given back"
 
@@ -209,12 +209,12 @@ class DestinationRoutes:
         except JSON_FAULTS as error:
             raise BadBody(f"no order: {error}") from None
         if (asked.to is None) == (order == "move"):
-            raise BadArgument("to: move needs it, a VLSN, start or end, and nothing else takes it")
+            raise BadArgument("to: move needs a VLSN, start or end; no other order accepts it")
         vlsns = None if asked.vlsns is None else _checked(asked.vlsns, VlsnSet())
         if order == "delete-dead" and (vlsns is None or not len(vlsns)):
-            raise BadArgument("vlsns: delete-dead needs them, those of dead messages")
+            raise BadArgument("vlsns: delete-dead needs the VLSNs of dead messages")
         if vlsns is not None and order not in ("retry-dead", "delete-dead"):
-            raise BadArgument("vlsns: retry-dead and delete-dead take them, and nothing else")
+            raise BadArgument("vlsns: only retry-dead and delete-dead accept them")
         return answered(await self._destinations.order(name, order, asked.to, vlsns, timeout_s))
 
 
@@ -228,7 +228,7 @@ async def _asked(request: Request, decoder: msgspec.json.Decoder[A]) -> tuple[A,
 
 
 def _checked(asked: list[int], packed: VlsnSet) -> Vlsns:
-    """Raises ``BadArgument``, ``TooLarge``."""
+    """Joins both lists of VLSNs. Raises ``BadArgument``, ``TooLarge``."""
     count = len(asked) + packed.count
     if count > MESSAGES_MAX:
         raise TooLarge(f"{count} VLSNs; at most {MESSAGES_MAX}")

@@ -1,12 +1,12 @@
-"""Messages that are missing from a node's pages: fetched from another member, and given to one.
+"""Messages that are missing from a node's pages: this node fetches them from another member, and serves them to others.
 
     here      missing 41–9 000                    a page was damaged, the log was restored, the page table was lost
     a member  GET /v1/peer/messages?uuid=…&since=7&first=41&last=9000
               VLSN 5 201, and records of its messages from 41 to 5 200: from its pages, and from its log
-    here      a page of its own; missing 5 201–9 000; asked again
+    here      writes a page of its own; still missing 5 201–9 000, which it asks for next
 
-Messages that are acknowledged for good are neither given nor missed.  A member that misses a VLSN itself sends the
-messages before it, or refuses; any member with log or pages from there on will do.
+Messages whose acknowledgement no rollback can undo are not fetched. A member that is also missing a VLSN sends the
+messages before that VLSN, or refuses. Any member can serve the VLSNs that its log or its pages have.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from vlsn.pages.subscription import Subscription
 
 PERIOD_S = 1.0
 TURN_S = 2.0
-"""The time for which spans of one destination are filled, one after another, before it is another one's turn."""
+"""Seconds for which spans of one destination are filled before the next destination."""
 RETRY_S = 5.0
-"""Before members that had nothing are asked again."""
+"""Seconds before members that had no messages are asked again."""
 GIVEN_BYTES = 8 * MIB
-"""An answer has about so much, unless one record is larger."""
+"""The approximate size of an answer in bytes. A single record may be larger."""
 _NEXT_BYTES = 8
 
 
 class Filling:
-    """Fills what one node lacks.  ``run`` returns never."""
+    """Fills the spans that this node is missing. ``run`` never returns."""
 
     def __init__(self, opened: OpenMember, pager: Pager) -> None:
         self.filled = 0
-        """VLSNs that were missing, and are not any more, since the log was opened."""
+        """VLSNs that were missing and have been filled since the log was opened."""
         self._member = opened.member
         self._pager = pager
 
@@ -59,7 +59,8 @@ class Filling:
                 await asyncio.sleep(RETRY_S)
 
     async def _fill_some(self, store: PagingStore, subscription: Subscription) -> bool:
-        """Fills spans for ``TURN_S``: acknowledgements between them make them many. False as ``_fill``."""
+        """Fills spans for up to ``TURN_S``: acknowledgements in between may make the spans many. Returns as
+        ``_fill``."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + TURN_S
         while store.missing and loop.time() < until_s:
@@ -67,11 +68,11 @@ class Filling:
             if not await self._fill(store, subscription):
                 return False
             if store.missing and store.missing[0] == before:
-                break  # it was moved meanwhile, or is gone
+                break  # the destination was moved or dropped meanwhile
         return True
 
     async def _fill(self, store: PagingStore, subscription: Subscription) -> bool:
-        """Asks for the first span that is missing; False where nobody has given any of it."""
+        """Asks the members for the first missing span. Returns False if no member has sent any of it."""
         first, last = store.missing[0]
         why = "this group has no other member"
         names = [name for name in self._member.members.listed if name != self._member.name]
@@ -100,16 +101,16 @@ class Filling:
         pager = self._pager
         async with pager.alone:
             if pager.manager.stores.get(store.uuid) is not store or not store.missing or store.missing[0][0] != span[0]:
-                return  # it was acknowledged meanwhile, or is gone
+                return  # the span was acknowledged meanwhile, or the destination was dropped
             if store.row is None or store.row.since != subscription.since:
-                return  # it was moved meanwhile: more may be wanted of the span
+                return  # the destination was moved meanwhile, so more messages of the span may be wanted
             pages = await pager.put(store, subscription, records) if records else {}
             await pager.commit([store.filled(pages, [span], subscription.acknowledged)])
             self.filled += span[1] - span[0] + 1
 
 
 def read_given(answer: bytes, uuid: str, first: int, last: int) -> tuple[int, list[Record]]:
-    """Reads a member's answer: the VLSN up to which it covers, and its records. Raises ``BadBody``."""
+    """Decodes a member's answer: the last VLSN that it covers, and its records. Raises ``BadBody``."""
     upto = int.from_bytes(answer[:_NEXT_BYTES], "little") - 1
     if not first <= upto <= last:
         raise BadBody(f"an answer up to VLSN {upto}, asked for {first} to {last}")
@@ -128,7 +129,7 @@ def read_given(answer: bytes, uuid: str, first: int, last: int) -> tuple[int, li
 
 
 class Giving:
-    """Gives other members messages that they lack."""
+    """Serves messages to other members that are missing them."""
 
     def __init__(self, opened: OpenMember, pager: Pager, reading: PageReading) -> None:
         self._log = opened.log
@@ -138,15 +139,13 @@ class Giving:
 
     async def give(self, uuid: str, since: int, first: int, last: int) -> bytes:
         """Answers ``GET /v1/peer/messages``, up to the first message that cannot be read for now. Raises ``NotFound``
-        where this node does not have ``first`` either, ``Damaged`` where it cannot read it for now."""
+        if this node does not have ``first`` either, ``Damaged`` if it cannot read ``first`` for now."""
         subscriptions = self._pager.subscriptions()
         subscription = next((each for each in subscriptions or () if each.uuid == uuid), None)
         if subscription is None:
             raise NotFound(f"destination {uuid[:32]} is not known here")
         if subscription.since != since:
-            raise NotFound(
-                f"destination {subscription.name} begins here as VLSN {subscription.since} says, not {since}"
-            )
+            raise NotFound(f"destination {subscription.name} was set here by VLSN {subscription.since}, not {since}")
         at, size, records, unread = first, 0, list[Record](), ""
 
         def take(record: Record | None, upto: int) -> None:
@@ -215,7 +214,7 @@ class Giving:
             return False
         assert store is not None
         if store.row is None or store.row.since != subscription.since:
-            return False  # its pages may lack what is wanted since it was moved
+            return False  # its pages may be missing messages that are wanted since the destination was moved
         last = min(last, lacks[0][0] - 1) if lacks else last
         number = store.next_page(at)
         row = store.pages[number] if number is not None else None

@@ -1,18 +1,18 @@
-"""Full destinations: how an append ends that meets one at its limit.
+"""Full destinations: how an append ends if one of its destinations is at its limit.
 
-    PAGE    nothing: messages wait in the log, and in pages once it is cleaned
+    PAGE    no effect: messages wait in the log, and in pages once the log is cleaned
     DROP    the append is logged, and the master acknowledges its messages at once
-    BLOCK   the append waits until some are acknowledged, or its time is over
+    BLOCK   the append waits until some messages are acknowledged, or until it times out
     FAIL    the append is refused, ``destination-full``
 
-Its pages have a limit of their own, and a policy for it (DROP or FAIL), whichever of these it has. That policy also
-holds while the node's disk is nearly full, or all pages of the node together are at their limit.
+A destination's pages have a limit and a policy of their own (DROP or FAIL), with any of these policies. That policy
+also applies while the node's disk is nearly full, and while all pages of the node together are at their limit.
 
-An append is judged where it is admitted, and nowhere else: by the unacknowledged messages in the log and in the queue.
-A lead counts the messages that are there when it begins, in the background: until that is done no destination is full.
-An append that is larger than the limit alone is taken when nothing else is there.
+An append is checked only when it is admitted, against the unacknowledged messages in the log and in the queue. A new
+master counts the existing messages in the background; until it has finished, no destination is full. An append that
+alone exceeds the limit is accepted if the destination has no other messages.
 
-Where no destination has such a policy an append costs one look at ``active``.
+If no destination has such a policy, an append only checks that ``active`` is empty.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from vlsn.write.queue import Pending
 
 A = TypeVar("A", bound="Held")
 HELD_MAX: Final = 16_384
-"""Appends that wait for full destinations; their bytes are bounded where they came in."""
+"""The most appends that may wait for full destinations. Their bytes are limited where requests are read."""
 FULL_S: Final = 2.0
-"""Seconds after an append that met a full destination for which that counts as full, whatever room there is."""
+"""Seconds for which a destination still counts as full after an append found it full, even if it has room again."""
 COUNT_AGAIN_S: Final = 1.0
-"""Seconds until a count is gone on with that met what could not be read."""
+"""A count that failed to read messages continues after this many seconds."""
 RECOUNT_S: Final = 0.05
-"""Seconds until the count goes on, where the next entry has left the ring and is not durable yet."""
+"""If the next entry has left the ring and is not durable yet, a count continues after this many seconds."""
 
 
 class Held(Protocol):
@@ -60,14 +60,14 @@ class Held(Protocol):
     def settled(self) -> bool: ...
 
     def hold(self, why: str, error: type[VlsnLogError], doubt: asyncio.Future[None] | None) -> None:
-        """Notes that it waits, and the error if its time is over first; "" when it waits no more."""
+        """Notes why the append waits, and the error for its timeout; "" when it no longer waits."""
         ...
 
     def refuse(self, error: VlsnLogError) -> None: ...
 
 
 class Queued(NamedTuple):
-    """One destination's messages of an append that is not sealed yet."""
+    """The messages for one destination of an append that is not sealed yet."""
 
     messages: int
     bytes: int
@@ -78,14 +78,14 @@ class Queued(NamedTuple):
 
 @dataclass(slots=True)
 class Fullness:
-    """A destination met an append that it had no room for, and could not take another such one yet."""
+    """A destination had no room for an append, and has none for another append of the same size."""
 
     policy: str
-    """``drop``, ``block`` or ``fail``: the end of the last one."""
+    """``drop``, ``block`` or ``fail``: how the last such append ended."""
     why: str
     messages: int
     bytes: int
-    """The size of its messages in that append."""
+    """The bytes of the destination's messages in that append."""
     since_us: int
     met_s: float
 
@@ -98,29 +98,29 @@ class Policy:
     settings: DestinationSettings
     depth: Depth
     since: Vlsn = NULL_VLSN
-    """``Acknowledged.since`` of the counted messages: a destination that was moved may want earlier messages again."""
+    """``Acknowledged.since`` of the counted messages. A destination that was moved may want earlier messages again."""
     counted: bool = False
-    """The messages that were there when the lead began are counted; False for a destination that counts none."""
+    """True once the messages that existed when the term began are counted. False for a destination that counts none."""
     queued: dict[object, Queued] = field(default_factory=dict)
-    """Its messages of appends that are not sealed yet."""
+    """The destination's messages of appends that are not sealed yet."""
     first_weighed: object = None
-    """The first append that was weighed here, until it is sealed: messages before that one were not seen."""
+    """The first append that was weighed here, until it is sealed. Messages of earlier appends were not seen."""
     next_vlsn: int = 0
-    """The VLSN behind the last message sealed; 0 while ``first_weighed`` is not."""
+    """The VLSN after the last sealed message; 0 while ``first_weighed`` is not sealed."""
     fullness: Fullness | None = None
-    """As of the last look: ``FullPolicies.fullness`` looks anew."""
+    """The fullness found at the last check; ``FullPolicies.fullness`` checks again."""
     dropped: int = 0
     blocked: int = 0
     failed: int = 0
 
     @property
     def bounded(self) -> bool:
-        """Its messages are counted; else only its pages can be full."""
+        """True if the destination's messages are counted; otherwise only its pages can be full."""
         return self.settings.full_policy != FULL_POLICIES[0]
 
     @property
     def can_drop(self) -> bool:
-        """Says whether one more append can be dropped: at most one interval of acknowledged VLSNs each."""
+        """Returns whether one more append can be dropped. Each drop adds at most one interval of acknowledged VLSNs."""
         return self.delivery.acks.intervals_left > sum(each.drop for each in self.queued.values())
 
     def has_room(self, messages: int, size: int) -> bool:
@@ -135,7 +135,8 @@ class Policy:
 
 
 class FullPolicies(Generic[A]):
-    """The policies of one lead.  ``put`` queues an append that was held; ``close`` when the lead has ended."""
+    """The policies of one master's term. ``put`` queues an append that was held. ``close`` is called when the term has
+    ended."""
 
     def __init__(
         self,
@@ -151,7 +152,7 @@ class FullPolicies(Generic[A]):
         self._event = event
         self._put = put
         self.active: dict[str, Policy] = {}
-        """The policies that can say no, by the uuid of their destination."""
+        """The policies of destinations that can be full, by the uuid of the destination."""
         self._held: deque[tuple[A, int | None, asyncio.Future[None]]] = deque()
         self._counting: asyncio.Task[None] | None = None
         self._closed = False
@@ -161,7 +162,7 @@ class FullPolicies(Generic[A]):
         return len(self._held)
 
     def policy(self, uuid: str) -> Policy | None:
-        """Finds the policy of a destination, its depth as it is by now; None for one that is never full."""
+        """Returns the policy of a destination with its current depth, or None for a destination that is never full."""
         policy = self.active.get(uuid)
         if policy is not None and policy.counted:
             self._catch_up(policy)
@@ -169,7 +170,7 @@ class FullPolicies(Generic[A]):
         return policy
 
     def concerns(self, settings: DestinationSettings) -> bool:
-        """Says whether a destination can be full by now."""
+        """Returns whether a destination can be full now."""
         limited = settings.page_limit_bytes > 0 or settings.page_limit_messages > 0
         return settings.full_policy != FULL_POLICIES[0] or limited or bool(self._why_paged(settings))
 
@@ -180,7 +181,7 @@ class FullPolicies(Generic[A]):
         return pages.why_full(settings.uuid, settings.page_limit_bytes, settings.page_limit_messages)
 
     def follow(self, delivery: Delivery) -> None:
-        """Goes by the settings of a destination."""
+        """Applies the settings of a destination."""
         settings, policy = delivery.settings, self.active.get(delivery.uuid)
         bounded = settings.full_policy != FULL_POLICIES[0]
         if not self.concerns(settings):
@@ -204,9 +205,10 @@ class FullPolicies(Generic[A]):
                 self.release()
 
     def _count_anew(self, policy: Policy) -> None:
-        """Counts from the floor on. Queued messages stay noted, with those that are to be dropped."""
+        """Counts again from the floor on. Queued messages stay noted, including those that are to be dropped."""
         policy.depth, policy.since, policy.counted = _depth_of(policy.delivery), policy.delivery.acks.since, False
-        policy.first_weighed, policy.next_vlsn = None, 0  # another key of dead letters: others are messages now
+        # the key of dead letters changed, so other entries are messages now
+        policy.first_weighed, policy.next_vlsn = None, 0
         if policy.bounded:
             self._begin_count()
         else:
@@ -228,7 +230,8 @@ class FullPolicies(Generic[A]):
     # Admission.
 
     def admit(self, append: A, born: int | None) -> bool:
-        """Admits an append, or holds it and says False. Raises ``DestinationFull``, ``QueueFull``, nothing logged."""
+        """Admits an append, or holds it and returns False. Raises ``DestinationFull``, ``QueueFull`` before anything is
+        logged."""
         assert append.submission is not None
         if self._waits_behind(append):
             self._hold(append, born, "appends before this one wait for a full destination")
@@ -242,12 +245,12 @@ class FullPolicies(Generic[A]):
             raise DestinationFull(why)
         policy.blocked += 1
         self._hold(append, born, why)
-        asyncio.get_running_loop().call_soon(self.release)  # it may have been freed meanwhile
+        asyncio.get_running_loop().call_soon(self.release)  # messages may have been acknowledged meanwhile
         return False
 
     def _weigh(self, append: A) -> tuple[Policy, str, str] | None:
-        """Notes the append's messages where all of them have room; else says which destination refuses, why, and by
-        which policy."""
+        """Notes the append's messages if all of them have room. Otherwise returns the destination without room, the
+        reason and the policy."""
         assert append.submission is not None
         weighed: list[tuple[Policy, Queued]] = []
         for policy in self.active.values():
@@ -271,7 +274,7 @@ class FullPolicies(Generic[A]):
         return None
 
     def _verdict(self, policy: Policy, count: int, size: int) -> tuple[str, str]:
-        """Returns the policy for ``count`` messages, "" where they have room, and the reason."""
+        """Returns the policy for ``count`` messages and the reason; the policy is "" if there is room."""
         verdict, why = "", self._why_paged(policy.settings)
         if why:
             verdict = policy.settings.page_full_policy
@@ -287,8 +290,8 @@ class FullPolicies(Generic[A]):
         return verdict, why
 
     def sealed(self, pendings: Sequence[Pending]) -> None:
-        """Notes that these have their VLSNs, and acknowledges the messages to be dropped. The VLSNs back to the message
-        before are acknowledged with them, so that drops in a row are one interval."""
+        """Notes the VLSNs of these appends, and acknowledges the messages to drop. The VLSNs back to the message before
+        are acknowledged as well, so that consecutive drops form one interval."""
         for policy in self.active.values():
             if not policy.queued and policy.first_weighed is None:
                 continue
@@ -312,12 +315,12 @@ class FullPolicies(Generic[A]):
                 policy.first_weighed = None
 
     def _purge(self, policy: Policy) -> None:
-        """Forgets appends that were never sealed."""
+        """Removes appends that were never sealed."""
         for append in [append for append in policy.queued if getattr(append, "settled", False)]:
             del policy.queued[append]
 
     def _catch_up(self, policy: Policy) -> None:
-        """Counts the entries that the log received since."""
+        """Counts the entries that the log has received since the last count."""
         ring, depth = self._log.view.ring, policy.depth
         if ring.last_vlsn <= depth.counted_to:
             return
@@ -330,7 +333,7 @@ class FullPolicies(Generic[A]):
         depth.add(blocks)
 
     def _met(self, policy: Policy, verdict: str, why: str, messages: int, size: int) -> None:
-        """Notes that an append had no room."""
+        """Notes that an append found no room."""
         before, clock = self.fullness(policy.delivery.uuid), self._log.seams.clock
         since_us = before.since_us if before is not None else clock.wall_us()
         policy.fullness = Fullness(verdict, why, messages, size, since_us, clock.monotonic_s())
@@ -339,14 +342,15 @@ class FullPolicies(Generic[A]):
             event("destination.full", destination=policy.delivery.name, policy=verdict, why=why)
 
     def full_ones(self) -> Iterator[tuple[str, Fullness]]:
-        """Yields the destinations that are full, by name."""
+        """Yields the full destinations, each with its name."""
         for uuid, policy in self.active.items():
             if (full := self.fullness(uuid)) is not None:
                 yield policy.delivery.name, full
 
     def fullness(self, uuid: str) -> Fullness | None:
-        """Returns how full a destination is: from the append that met it on, while another such one would meet it now,
-        and for ``FULL_S`` after the last. So a destination that is emptied message by message is full all along."""
+        """Returns how full a destination is, or None. A destination is full from the append that had no room until
+        another such append would have room, and for at least ``FULL_S``. So a destination that is emptied message by
+        message counts as full all the time."""
         policy = self.active.get(uuid)
         full = policy.fullness if policy is not None else None
         if policy is None or full is None or self._log.seams.clock.monotonic_s() < full.met_s + FULL_S:
@@ -360,7 +364,7 @@ class FullPolicies(Generic[A]):
     # Held.
 
     def _waits_behind(self, append: A) -> bool:
-        """Says whether messages of it would overtake some that wait."""
+        """Returns whether messages of this append would overtake those of an append that waits."""
         if not self._held:
             return False
         assert append.submission is not None
@@ -377,7 +381,7 @@ class FullPolicies(Generic[A]):
         self._held.append((append, born, doubt))
 
     def release(self) -> None:
-        """Queues waiting appends that have room now, in their order."""
+        """Queues held appends that have room now, in their order."""
         while self._held and not self._closed:
             append, born, doubt = self._held[0]
             if not append.settled and self._weigh(append) is not None:
@@ -385,7 +389,7 @@ class FullPolicies(Generic[A]):
             self._held.popleft()
             _decided(doubt)
             if append.settled:
-                continue  # its time was over
+                continue  # the append has timed out
             append.hold("", NotMaster, None)
             try:
                 self._put(append, born)
@@ -422,7 +426,7 @@ class FullPolicies(Generic[A]):
                 await asyncio.sleep(COUNT_AGAIN_S)
                 continue
             if policy.depth is not depth:
-                return  # it was moved meanwhile, and is counted anew
+                return  # the destination was moved meanwhile, and is counted again
             if not page.data:
                 policy.counted = True
                 self._catch_up(policy)
@@ -436,7 +440,7 @@ class FullPolicies(Generic[A]):
             await asyncio.sleep(0)
 
     async def _count_paged(self, policy: Policy, first: int) -> None:
-        """Counts the messages in pages, the log beginning at ``first``."""
+        """Counts the messages in pages before ``first``, the first VLSN of the log."""
         depth, pages = policy.depth, self._pages()
         while depth.counted_to + 1 < first and self.active.get(policy.delivery.uuid) is policy:
             if pages is None:
@@ -445,7 +449,7 @@ class FullPolicies(Generic[A]):
             at = depth.counted_to + 1
             found = await pages.sizes(policy.delivery.uuid, at)
             if found.next_vlsn <= at:
-                depth.counted_to = first - 1  # there are none
+                depth.counted_to = first - 1  # there are no messages in pages
                 return
             depth.add_sizes(found.vlsns, found.sizes, min(int(found.next_vlsn), first) - 1)
             depth.let_go(policy.delivery.acks.has)

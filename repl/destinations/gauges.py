@@ -1,10 +1,10 @@
-"""Figures of a destination, for status and metrics: how much comes, how long its first message has waited.
+"""Figures of a destination for status and metrics: its incoming rate, and its oldest message.
 
     appended since the last look   VLSN 5 001 … 9 000, 2.0 s
     looked at, by column           5 001 … 5 640          160 messages    ─►  500 a second
 
-Nothing of it is on the path of an append: the newest blocks are looked at a few times a minute, in memory, as far as
-``SAMPLE_BYTES``, and the rest is taken to be like them.
+These figures are not computed on the path of an append. A few times a minute the newest blocks in memory are looked at,
+up to ``SAMPLE_BYTES``; the rate of the remaining entries is assumed to be the same.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from vlsn.ids import Vlsn
 from vlsn.write.ring import Ring
 
 SAMPLE_BYTES: Final = 65_536
-"""Bytes of blocks, or one block that is larger, that are looked at for one destination."""
+"""The most bytes of blocks that one sample reads for one destination; a single block may be larger."""
 SAMPLED_ROWS: Final = 100_000
-"""Entries that are looked at in one go, for all destinations; the others are looked at the next time."""
+"""The most entries that one tick samples for all destinations. The next tick samples the other destinations."""
 PERIOD_S: Final = 2.0
-"""Seconds between two looks for one destination."""
+"""Seconds between two samples of one destination."""
 WINDOWS: Final = 16
-"""Windows of the log that are read in one go to find the first message that is not acknowledged."""
+"""The most windows of the log that one search for the first unacknowledged message reads."""
 
 
 @dataclass(slots=True)
 class Incoming:
-    """Messages appended a second, of late: exact while little comes, else by a sample."""
+    """Messages appended per second: exact if few are appended, otherwise from a sample."""
 
     per_s: float = 0.0
     since_s: float = 0.0
     to: int = 0
-    """The VLSN up to which was looked."""
+    """The VLSN up to which entries were counted."""
 
     def is_due(self, now: float) -> bool:
         return now - self.since_s >= PERIOD_S
 
     def look(self, now: float, ring: Ring, wanted: MessageFilter) -> int:
-        """Looks at the entries since the last look; returns how many entries were looked at."""
+        """Samples the entries since the last sample. Returns how many entries it has read."""
         span, before, last = now - self.since_s, self.to, int(ring.last_vlsn)
         begun, self.since_s, self.to = self.since_s > 0.0, now, last
         at = max(before + 1, int(ring.first_vlsn))
@@ -58,9 +58,9 @@ class Incoming:
 
 @dataclass(slots=True)
 class Oldest:
-    """The first message that is not acknowledged; none where ``vlsn`` is 0."""
+    """The first unacknowledged message; ``vlsn`` is 0 for none."""
 
     vlsn: int = 0
     time_us: int = 0
     looked_to: int = 0
-    """No message before it is unacknowledged."""
+    """All messages before this VLSN are acknowledged."""

@@ -1,12 +1,13 @@
-"""Messages that are handed out and that no socket has taken yet: their bytes, over all workers of a node.
+"""The bytes of messages that are handed out and that no socket has accepted yet, over all workers of a node.
 
-    handed out: counted ─► confirmed, encoded ─► taken by its worker's socket: not counted any more
-    no room ─► a send has been under way for ``STALLED_S`` ─► that worker is given up, the longest first
-           └► none has ─► who takes messages waits
+    handed out: counted ─► confirmed, encoded ─► accepted by the worker's socket: no longer counted
+    no room ─► a send has taken ``STALLED_S`` ─► the worker with the longest send is disconnected
+           └► no send has taken so long       ─► calls that take messages wait
 
-A worker that does not read is handed ``WORKER_BYTES_MAX`` and less than one answer more, so others go on.  Many of them
-could fill the memory, so all share ``HANDED_BYTES_MAX``, which is passed by an answer of each destination at most. The
-connection of a worker that is given up is reset. Messages that it was not sent whole come back at once.
+A worker that does not read is handed at most ``WORKER_BYTES_MAX`` and less than one answer more, so other workers
+continue. Because many such workers could fill the memory, all workers share ``HANDED_BYTES_MAX``. Each destination may
+exceed that limit by one answer. The connection of a disconnected worker is reset. Messages that were not sent to it
+whole come back at once.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ class Handed:
     def __init__(self, bytes_max: int = HANDED_BYTES_MAX) -> None:
         self.bytes = 0
         self.given_up = 0
-        """Workers given up so far."""
+        """The number of workers disconnected so far."""
         self._bytes_max = bytes_max
         self._sending: dict[Holder, tuple[float, asyncio.Timeout]] = {}
-        """The workers that are being sent a message, and since when; the longest first."""
+        """The workers that are being sent a message, with the start of the send; the longest send first."""
         self._freed: asyncio.Future[None] | None = None
 
     async def wait(self, until: float) -> bool:
-        """Waits for room, to ``until`` of the loop's time at most, and says whether there is some."""
+        """Waits for room until ``until`` (the loop's time). Returns whether there is room."""
         loop = asyncio.get_running_loop()
         while self.bytes >= self._bytes_max and (now := loop.time()) < until:
             due = self._look(now)
@@ -42,7 +43,8 @@ class Handed:
         return self.bytes < self._bytes_max
 
     def _look(self, now: float) -> float:
-        """Gives up the worker whose send is under way longest, where that is too long; returns when to look again."""
+        """Disconnects the worker whose send has taken longest, if it has taken too long. Returns the time of the next
+        check."""
         if not self._sending:
             return now + STALLED_S
         holder, (since, sending) = next(iter(self._sending.items()))
@@ -55,7 +57,7 @@ class Handed:
         return now
 
     def count(self, size: int) -> None:
-        """Counts so many more, or less."""
+        """Adds ``size`` bytes to the count, or removes them if ``size`` is negative."""
         self.bytes += size
         if self._freed is not None and self.bytes < self._bytes_max:
             self._freed.set_result(None)
@@ -64,20 +66,21 @@ class Handed:
     async def send(self, holder: Holder, sending: Coroutine[Any, Any, object]) -> None:
         self._sending[holder] = asyncio.get_running_loop().time(), asyncio.timeout(None)
         try:
-            async with self._sending[holder][1]:  # it knows this task, and is not to be known to this frame
+            # the timeout refers to this task, so this frame must not refer to the timeout
+            async with self._sending[holder][1]:
                 await sending
         except TimeoutError:
-            raise ChannelClosed("it does not take its messages, and others need the room") from None
+            raise ChannelClosed("the worker does not read its messages, and others need the room") from None
         finally:
             self._sending.pop(holder, None)
 
 
 class Holder:
-    """The messages of one worker, or of one request that asks once: their room in memory."""
+    """The room in memory for the messages of one worker, or of one request."""
 
     def __init__(self, handed: Handed) -> None:
         self.answers: dict[int, int] = {}
-        """The bytes of each answer that no socket has yet, the first first."""
+        """The bytes of each answer that no socket has accepted yet, the oldest first."""
         self._handed = handed
         self._bytes = 0
 
@@ -86,25 +89,25 @@ class Holder:
         return self._bytes >= WORKER_BYTES_MAX or len(self.answers) >= ANSWERS_MAX
 
     async def wait(self, until: float) -> bool:
-        """Waits for room, to ``until`` of the loop's time at most, and says whether there is."""
+        """Waits for room until ``until`` (the loop's time). Returns whether there is room."""
         return await self._handed.wait(until)
 
     def take(self, answer: int, size: int) -> None:
-        """Takes room for an answer of so many bytes; ``sent`` or ``leave`` gives it back."""
+        """Takes room for an answer of ``size`` bytes; ``sent`` or ``leave`` releases it."""
         self.answers[answer] = size
         self._count(size)
 
     async def send(self, sending: Coroutine[Any, Any, object]) -> None:
-        """Waits until the worker's socket has taken a message. Raises ``ChannelClosed``, also where the worker is given
-        up."""
+        """Waits until the worker's socket has accepted a message. Raises ``ChannelClosed``, also if the worker is
+        disconnected."""
         await self._handed.send(self, sending)
 
     def sent(self) -> None:
-        """Notes that the first answer is with the socket."""
+        """Notes that the socket has accepted the oldest answer."""
         self._count(-self.answers.pop(next(iter(self.answers))))
 
     def leave(self) -> None:
-        """Gives all of the worker's room back. ``answers`` stay, so that the caller can recall them."""
+        """Releases all room of the worker. ``answers`` stays, so that the caller can recall the answers."""
         self._count(-self._bytes)
         self.answers = dict.fromkeys(self.answers, 0)
 

@@ -1,44 +1,49 @@
-"""Numbers with names: the limits of destinations at a master."""
+"""The limits of destinations at a master."""
 
 from __future__ import annotations
 
 from typing import Final
 
 MESSAGES_MAX: Final = 10_000
-"""Messages of one answer, and VLSNs of one call that acknowledges."""
+"""The most messages of one answer, and the most VLSNs of one call that acknowledges."""
 MESSAGES: Final = 100
-"""Messages of an answer where the call names no number."""
+"""The messages of an answer if the call names no number."""
 WAITERS_MAX: Final = 1_024
-"""Calls that wait for messages of one destination."""
+"""The most calls that may wait for messages of one destination."""
 GATHER_S: Final = 0.001
-"""Seconds in which acknowledgements are gathered at least …"""
+"""Acknowledgements are gathered for at least this many seconds."""
 NOTE_S: Final = 0.02
-"""… and in which one note is made at most …"""
+"""At most one note is made in this many seconds."""
 NOTE_ACKS: Final = 4_096
-"""… or until there are so many; a note has no more intervals."""
+"""A note is made at once when this many acknowledgements are gathered. A note has no more intervals than this."""
 NOTE_ACKS_SOON: Final = 256
-"""Acknowledgements of which a note is made as soon as none is under way: its COMMIT is a byte or less of each …"""
+"""With this many acknowledgements a note is made sooner, if no other note is under way. Its COMMIT takes at most a byte
+for each acknowledgement."""
 NOTE_SOON_S: Final = 0.002
-"""… and the last one was made so long ago."""
+"""The shortest time in seconds between two such notes."""
 NOTES_UNDER_WAY_MAX: Final = 16
-"""Notes that are not durable yet; acknowledgements that come meanwhile wait for the next one."""
+"""The most notes that may wait to become durable. Later acknowledgements wait for the next note."""
 SKIPPED_NOTED: Final = 4_096
-"""VLSNs without a message from which on a note says that they were passed over, though nothing is acknowledged."""
+"""The number of skipped VLSNs from which on a note is made even without an acknowledgement."""
 WINDOW_BYTES: Final = 1_048_576
-"""Bytes of blocks whose messages are kept in memory, of a destination that is asked for messages."""
+"""The bytes of blocks whose messages are kept in memory for a destination that is in use."""
 WINDOWS_KEPT: Final = 2
-"""Windows of one destination that are kept."""
+"""The number of windows that are kept for one destination."""
 LOOK_S: Final = 2.0
-"""Seconds that one answer looks for messages at least, where there is log to look through; longer where it may wait."""
+"""The least number of seconds that one answer looks for messages while there is more of the log to read. An answer that
+may wait looks longer."""
 BLOCKED: Final = 1_000
-"""Messages that one look passes over because earlier ones of their keys are out, or twice as many as are asked for …"""
+"""One search ends after this many messages, or twice as many as were requested, whose keys have earlier messages
+out."""
 BLOCKED_S: Final = 0.02
-"""… before it waits so long for an acknowledgement."""
+"""Seconds that a call then waits for an acknowledgement."""
 BLOCKED_MAX: Final = 1_000_000
-"""VLSNs behind the first of these up to which others are looked for: they are read again when it may go out."""
+"""Other messages are searched for in at most this many VLSNs after the first waiting message. These VLSNs are read
+again when the waiting message may be delivered."""
 TRIES_MAX: Final = 131_072
-"""Messages of a destination whose deliveries are counted in memory; past it those of long ago count anew."""
+"""The most messages of a destination whose attempts are counted in memory. Beyond it the oldest counts are
+forgotten."""
 PACE_S: Final = 2.0
-"""Seconds over which messages a second are counted."""
+"""Seconds over which the rate of messages is measured."""
 REASON_BYTES_MAX: Final = 1_024
-"""Bytes of the reason of a dead letter."""
+"""The most bytes of the reason of a dead letter."""

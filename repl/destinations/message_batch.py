@@ -1,10 +1,10 @@
-"""Messages of a destination as columns: vlsnlog's own clients ask for them in place of lines.
+"""Messages of a destination as columns. vlsnlog's own clients ask for this format in place of lines.
 
     0    4     8           12             16        16 + 8n        16 + 16n
     |VLM1|count|batch_bytes|attempts_bytes|vlsns …  |times …       |batch (``format/batch``) … |attempts, JSON …|
 
-VLSNs ascend, times are µs since the epoch, i64 each; ``attempts`` are those of two and more, by VLSN.  The batch has
-its own checksum.  No message costs a step of Python before somebody looks at it.
+VLSNs (ascending) and times (µs since the epoch) are i64. ``attempts`` has, by VLSN, each attempt above 1. The batch has
+its own checksum. Python handles no single message before a caller reads it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CONTENT_TYPE: Final = "application/x-vlsnlog-messages"
 _HEAD: Final = struct.Struct("<4sIII")
 _MAGIC: Final = b"VLM1"
 Row = tuple[int, int, int, bytes | None, bytes]
-"""VLSN, attempt, time, key and value of a message."""
+"""The VLSN, attempt, time, key and value of a message."""
 _attempts: Final = msgspec.json.Decoder(dict[int, int])
 
 
@@ -40,7 +40,8 @@ def _none() -> I64:
 
 @dataclass(frozen=True, slots=True)
 class MessageColumns:
-    """Messages by column, ascending by VLSN; ``key_lengths`` is None where none has a key, else 0 stands for none."""
+    """Messages by column, in ascending order of VLSN. ``key_lengths`` is None if no message has a key; otherwise a
+    length of 0 means no key."""
 
     vlsns: I64 = field(default_factory=_none)
     times: I64 = field(default_factory=_none)
@@ -54,12 +55,12 @@ class MessageColumns:
 
     @property
     def bytes(self) -> int:
-        """The bytes of keys and values."""
+        """The total bytes of keys and values."""
         return len(self.keys) + len(self.values)
 
     @classmethod
     def of(cls, entries: Sequence[Entry]) -> MessageColumns:
-        """Makes the columns of entries: for those that lie in no block."""
+        """Makes the columns from entries that are not in a block."""
         if not entries:
             return cls()
         keys = [entry.key or b"" for entry in entries]
@@ -75,7 +76,7 @@ class MessageColumns:
 
     @classmethod
     def joined(cls, parts: Sequence[MessageColumns]) -> MessageColumns:
-        """Joins messages, each part behind the one before it."""
+        """Joins messages, one part after another."""
         if len(parts) == 1:
             return parts[0]
         if not parts:
@@ -92,7 +93,7 @@ class MessageColumns:
 
     @property
     def key_column(self) -> I64:
-        """The lengths of the keys, 0 for none."""
+        """The lengths of the keys; 0 for no key."""
         return np.zeros(len(self.vlsns), np.int64) if self.key_lengths is None else self.key_lengths
 
     def entries(self) -> list[Entry]:
@@ -116,7 +117,7 @@ def _offsets(lengths: I64) -> I64:
 
 
 def encode(messages: MessageColumns, attempts: Mapping[int, int], *, behind: bytes = b"") -> bytes:
-    """Encodes messages behind the bytes of ``behind``; without messages these bytes alone."""
+    """Encodes messages after the bytes of ``behind``. Without messages returns ``behind`` alone."""
     if not len(messages):
         return behind
     key_offsets = b"" if messages.key_lengths is None else _offsets(messages.key_lengths).astype("<i4").tobytes()
@@ -128,14 +129,14 @@ def encode(messages: MessageColumns, attempts: Mapping[int, int], *, behind: byt
 
 
 class Taken(NamedTuple):
-    """Messages as they were received and checked, not cut yet."""
+    """Messages that were received and checked; keys and values are not cut out yet."""
 
     vlsns: I64
     times: I64
     batch: batch.Batch | None
     attempts: Mapping[int, int]
     first: int = 0
-    """How many messages of the batch lie before them."""
+    """The number of messages in the batch before the first of these."""
 
     def parts(self, most: int) -> list[Taken]:
         """Returns the messages in parts of up to ``most``, without a copy."""
@@ -147,22 +148,23 @@ class Taken(NamedTuple):
         ]
 
     def keys_and_values(self) -> tuple[Iterable[bytes | None], list[bytes]]:
-        """Cuts them."""
+        """Returns the keys and the values."""
         if self.batch is None:
             return (), []
         keys, values = batch.decode_columns(self.batch, self.first, len(self.vlsns))
         return (repeat(None) if keys is None else [key or None for key in keys]), values
 
     def rows(self) -> list[Row]:
-        """Cuts the messages, each with VLSN, attempt and time."""
+        """Returns each message as a row with VLSN, attempt and time."""
         vlsns, tried = self.vlsns.tolist(), self.attempts
         attempts = [tried.get(vlsn, 1) for vlsn in vlsns] if tried else [1] * len(vlsns)
         keys, values = self.keys_and_values()
-        return list(zip(vlsns, attempts, self.times.tolist(), keys, values, strict=False))  # keys may repeat for ever
+        # the keys may be an endless iterator
+        return list(zip(vlsns, attempts, self.times.tolist(), keys, values, strict=False))
 
 
 def decode(data: bytes) -> Taken:
-    """Raises ``BadBody``."""
+    """Decodes messages. Raises ``BadBody``."""
     if not data:
         return Taken(_none(), _none(), None, {})
     try:

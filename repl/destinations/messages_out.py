@@ -1,10 +1,11 @@
-"""The messages of one destination that are out: with which answer, until when, and after how many attempts.
+"""The messages of one destination that are out: the answer of each, its deadline, and its attempts.
 
-    answer 1   {41, 42, 44}    due at 30 s     not acknowledged until then: the messages come back, one attempt used
-    number 2   {47}            delay to 35 s   47 came back with a delay: nobody has it, and it is handed out after that
+    answer 1   {41, 42, 44}    due at 30 s     not acknowledged by then: the messages come back, one attempt used
+    number 2   {47}            delay to 35 s   47 came back with a delay: no worker has it until then
 
-1. A message that comes back takes back the later ones of its key that are out: these have used no attempt.
-2. Attempts are counted here from the first return on; the table of acknowledgements (``noted``) has those before.
+1. A message that comes back takes back the later messages of its key that are out. These later messages use no attempt.
+2. Attempts are counted here from the first return on. The table of acknowledgements (``noted``) has the attempts before
+   that.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _SPARE: Final = 64
 
 @dataclass(slots=True)
 class Found:
-    """Messages that may go out, put together over several looks."""
+    """Messages that may be delivered, collected over several windows."""
 
     owner: int
     parts: list[MessageColumns] = field(default_factory=list)
@@ -38,7 +39,7 @@ class Found:
     count: int = 0
     bytes: int = 0
     blocked: int = 0
-    """Messages that were passed over because of their keys."""
+    """Messages that were skipped because of their keys."""
 
     def add(self, part: MessageColumns, before: Vlsns, keys: Hashes | None) -> None:
         self.parts.append(part)
@@ -72,39 +73,39 @@ class Answer:
 
 
 class MessagesOut:
-    """``numbers`` yields the numbers of answers and of delays, each once for a destination."""
+    """The messages of one destination that are out. ``numbers`` yields the numbers of answers and delays, each once."""
 
     def __init__(self, numbers: Iterator[int]) -> None:
         self.table = OutTable()
         self._numbers = numbers
         self.delayed = 0
-        """The messages that came back, and are delivered again once their delay is over."""
+        """The number of messages that came back and wait for their delay."""
         self._delays: dict[int, int] = {}
-        """The messages that wait under each number."""
+        """The number of messages that wait under each delay's number."""
         self._due: list[tuple[float, int]] = []
-        """A heap of times and numbers, of which some may wait no more."""
+        """A heap of times and delays' numbers. Some of these delays may have ended already."""
         self._answers: dict[int, Answer] = {}
         """The answers with messages out, by number, in the order of their deadlines."""
         self._tries: dict[int, int] = {}
-        """The attempts that ended, by VLSN, of messages that came back."""
+        """The finished attempts of messages that came back, by VLSN."""
 
     def __len__(self) -> int:
-        """The messages that are delivered, and not acknowledged yet."""
+        """The number of messages that are delivered and not acknowledged yet."""
         return len(self.table) - self.delayed
 
     # Attempts.
 
     def tried(self, vlsn: int, noted: Tries) -> int:
-        """Returns the attempts of a message that ended, 0 where none is known."""
+        """Returns how many attempts of a message are finished, 0 if none is known."""
         tried = self._tries.get(vlsn)
         return noted.of(vlsn) if tried is None else tried
 
     def has_tried(self, noted: Tries) -> bool:
-        """Says whether any message has been delivered before."""
+        """Returns whether any message has been delivered before."""
         return bool(self._tries) or len(noted.vlsns) > 0
 
     def attempts(self, vlsns: Vlsns, noted: Tries) -> dict[int, int]:
-        """Returns the attempts of messages: with the present one of those that are out, else those that ended."""
+        """Returns the attempts of messages. The present attempt counts for a message that is out."""
         mask, numbers = self.table.answers_of(vlsns)
         found = dict[int, int]()
         for vlsn, number in zip(vlsns[mask].tolist(), numbers.tolist(), strict=True):
@@ -113,13 +114,13 @@ class MessagesOut:
         return found | {vlsn: self.tried(vlsn, noted) for vlsn in vlsns[~mask].tolist()}
 
     def learn(self, vlsns: Vlsns, noted: Tries) -> dict[int, int]:
-        """Counts on from ``noted``. Returns the attempts of the messages that were new here."""
+        """Copies the attempts of messages that are new here from ``noted``, and returns them."""
         new = {vlsn: noted.of(vlsn) for vlsn in vlsns.tolist() if vlsn not in self._tries}
         self._tries |= new
         return new
 
     def end_attempts(self, attempts: dict[int, int]) -> None:
-        """Notes the attempts of messages that came back. Past ``TRIES_MAX`` those noted first are forgotten."""
+        """Notes the attempts of messages that came back. Beyond ``TRIES_MAX`` the oldest notes are forgotten."""
         self._tries |= attempts
         while len(self._tries) > TRIES_MAX:
             del self._tries[next(iter(self._tries))]
@@ -132,7 +133,7 @@ class MessagesOut:
     # Hand-out.
 
     def hand_out(self, found: Found, vlsns: Vlsns, noted: Tries, deadline: float) -> tuple[int, dict[int, int]]:
-        """Hands out what was found. Returns the answer's number, and the attempts from the second on."""
+        """Hands out the messages of ``found``. Returns the answer's number, and the attempts above 1."""
         attempts = dict[int, int]()
         if self.has_tried(noted):
             attempts = {vlsn: tried + 1 for vlsn in vlsns.tolist() if (tried := self.tried(vlsn, noted))}
@@ -143,7 +144,8 @@ class MessagesOut:
         return number, attempts
 
     def delay(self, back: Removed, delays_s: Sequence[float], now_s: float) -> bool:
-        """Lets messages that came back wait, each for its delay where that is over 0. Says whether any has to."""
+        """Delays messages that came back, each by its delay if that is above 0. Returns whether any message has to
+        wait."""
         rows: dict[float, list[int]] = {}
         for row, delay_s in enumerate(delays_s):
             if delay_s > 0:
@@ -162,19 +164,19 @@ class MessagesOut:
     # Return.
 
     def shorten(self, deadline: float) -> None:
-        """Lets no answer be out past ``deadline``."""
-        for answer in self._answers.values():  # they stay in the order in which they come back
+        """Moves every later deadline to ``deadline``."""
+        for answer in self._answers.values():  # their order by deadline stays
             answer.deadline = min(answer.deadline, deadline)
 
     def late(self, now_s: float) -> I64:
-        """Returns the messages of the first answer whose time is over; empty while no answer is late."""
+        """Returns the messages of the first answer if its deadline has passed, otherwise an empty array."""
         number = next(iter(self._answers), None)
         if number is None or self._answers[number].deadline > now_s:
             return np.empty(0, np.int64)
         return self.table.vlsns_of(number)
 
     def due(self, now_s: float) -> I64:
-        """Returns the messages whose delay is over, once each."""
+        """Returns the messages whose delay is over, each once."""
         numbers = []
         while self._due and self._due[0][0] <= now_s:
             number = heappop(self._due)[1]
@@ -189,7 +191,7 @@ class MessagesOut:
         return removed
 
     def take_back(self, vlsns: Vlsns) -> list[Removed]:
-        """Takes messages back as if they had not been out: first these, then later ones of their keys."""
+        """Takes back messages as if they had not been out. Returns these, and the later messages of their keys."""
         removed = self.table.remove(vlsns)
         if not len(removed):
             return [removed]

@@ -1,4 +1,4 @@
-"""The metrics of destinations: of each, by its name."""
+"""The metrics of each destination."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _PAGED = (
 
 
 def destination_metrics(told: Sequence[dict[str, Any]]) -> Iterator[Metric]:
-    """Yields what a node tells of its destinations (``destinations_told``)."""
+    """Yields the metrics from a node's documents of its destinations."""
     if not told:
         return
     for name, key, text in _GAUGES:

@@ -1,4 +1,4 @@
-"""A node's answers about destinations: all calls are the master's."""
+"""A node's calls for destinations. Only the master answers them."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ from vlsn.format.vlsn_set import Vlsns, VlsnSet
 
 
 class DestinationsLead(CommitLead, Protocol):
-    """The lead, as far as destinations need it."""
+    """The master's term, as destinations use it."""
 
     @property
     def destinations(self) -> Deliveries: ...
 
 
 class NodeDestinations:
-    """The destinations of a node's group. ``leads`` returns the lead, or raises ``NotMaster``.
+    """The destinations of a node's group. ``leads`` returns the master's term, or raises ``NotMaster``.
 
-    Every call raises that, ``WrongVersion`` below the level that has destinations, ``ProducersMissing`` while this node
-    has lost what it knew of them, and for a name ``BadArgument``, ``NotFound``."""
+    Every call raises ``NotMaster``, ``WrongVersion`` if the group's level is too low for destinations, and
+    ``ProducersMissing`` while this node has lost its table of them. A call with a name also raises ``BadArgument``,
+    ``NotFound``.
+    """
 
     def __init__(self, member: Member, leads: Callable[[], DestinationsLead]) -> None:
         self.member = member
@@ -53,8 +55,8 @@ class NodeDestinations:
     async def set_destination(
         self, name: str, change: DestinationChange, timeout_s: float
     ) -> tuple[dict[str, Any], bool]:
-        """Makes it, or changes it; durable on return. Says whether it was made. Raises ``StaleTerm``, ``TooLarge``,
-        ``Trimmed``, and what an append meets."""
+        """Creates a destination, or changes it; durable on return. Returns whether it was created. Raises
+        ``StaleTerm``, ``TooLarge``, ``Trimmed``, and the errors of an append."""
         lead, deadline = self._checked(), asyncio.get_running_loop().time() + timeout_s
         placed = orders.placed_in(lead.log, name)
         if placed is None:
@@ -79,8 +81,8 @@ class NodeDestinations:
     async def order(
         self, name: str, order: str, to: int | str | None, vlsns: Vlsns | None, timeout_s: float
     ) -> dict[str, Any]:
-        """Obeys ``pause``, ``resume``, ``move``, ``retry-dead`` or ``delete-dead``; durable on return. The last two are
-        for the dead that ``vlsns`` names; None: for all. Raises ``NotFound`` where one of them is not dead."""
+        """Obeys ``pause``, ``resume``, ``move``, ``retry-dead`` or ``delete-dead``; durable on return. The last two
+        apply to the dead messages in ``vlsns``; None means all. Raises ``NotFound`` if one of them is not dead."""
         lead, deadline = self._checked(), asyncio.get_running_loop().time() + timeout_s
         delivery = await lead.destinations.of(name)
         placed = orders.found_in(lead.log, name)
@@ -112,18 +114,18 @@ class NodeDestinations:
         return (await self._checked().destinations.of(name)).worker()
 
     async def messages(self, name: str, most: int, wait_s: float, room: Holder) -> Delivered:
-        """Takes messages, each for one asker. Raises ``QueueFull``, ``Damaged``."""
+        """Takes messages for one caller. Raises ``QueueFull``, ``Damaged``."""
         delivery = await self._checked().destinations.of(name)
         return await delivery.messages(most, wait_s, room)
 
     async def peek(self, name: str, most: int) -> Delivered:
-        """Shows the next messages that are not acknowledged, and takes none."""
+        """Shows the next unacknowledged messages, and takes none."""
         delivery = await self._checked().destinations.of(name)
         return await delivery.peek(most)
 
     async def ack(self, name: str, vlsns: Vlsns, uuid: str, wait_s: float) -> None:
-        """Acknowledges, durable on return; with a ``wait_s`` of 0 before that. ``uuid``: the one destination of that
-        name that is meant, "" for any. Raises ``OutcomeUnknown``, ``QueueFull``, ``BadArgument``."""
+        """Acknowledges messages; durable on return unless ``wait_s`` is 0. ``uuid`` names one creation of the
+        destination, "" any. Raises ``OutcomeUnknown``, ``QueueFull``, ``BadArgument``."""
         delivery = await self._meant(name, uuid)
         told = delivery.ack(VlsnSet.of(vlsns), wait=wait_s > 0)
         if told is None:
@@ -135,7 +137,7 @@ class NodeDestinations:
             raise OutcomeUnknown("acknowledged, and not durable yet: acknowledge them again") from None
 
     async def nack(self, name: str, vlsns: Vlsns, uuid: str, reason: str, delay_s: float | None) -> None:
-        """Gives messages back; ``delay_s``: seconds until they go out again, None for what the settings say."""
+        """Returns messages for redelivery after ``delay_s`` seconds; None means the delay of the settings."""
         (await self._meant(name, uuid)).nack(vlsns, reason, delay_s)
 
     async def _meant(self, name: str, uuid: str) -> Delivery:
@@ -154,12 +156,12 @@ class NodeDestinations:
         await self._reached(lead, appended.last, deadline)
 
     async def _reached(self, lead: DestinationsLead, vlsn: int, deadline: float) -> None:
-        """Returns once what VLSN ``vlsn`` says is folded here."""
+        """Returns once VLSN ``vlsn`` is folded here."""
         log, loop = lead.log, asyncio.get_running_loop()
         while True:
             log.view.fold_acks()
             if log.view.history.acks.folded_to >= vlsn:
                 return
             if loop.time() >= deadline:
-                raise OutcomeUnknown(f"it is logged at VLSN {vlsn}, and not synced here yet")
+                raise OutcomeUnknown(f"the change is logged at VLSN {vlsn}, and not synced here yet")
             await asyncio.sleep(0.005)

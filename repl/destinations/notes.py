@@ -1,11 +1,11 @@
-"""Notes of acknowledgements: gathered for a moment, logged by one COMMIT, answered when that is durable.
+"""Notes of acknowledgements: gathered for a moment, logged by one COMMIT, and answered when that COMMIT is durable.
 
     ack {5,6} ─┐
     ack {9}    ├─ 20 ms, or 4,096 of them ─► COMMIT {acks} ─► durable: folded (``vlsn/state/acks``), answered
     tries 2    ┘  or 256, and no note is under way
 
-Gathered acknowledgements hide their messages from delivery at once, and count for good with their COMMIT.  A note that
-could not be logged is given back: its messages are delivered again.
+Gathered acknowledgements hide their messages from delivery at once, and become final with their COMMIT. If a note
+cannot be logged, its messages are delivered again.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from vlsn.format.vlsn_set import VlsnSet
 
 Done = Callable[[Appended | VlsnLogError], None]
 Submit = Callable[[Submission, Done], object]
-"""Logs a submission; ``done`` is called once it is durable, or refused. Raises where it is refused at once."""
+"""Logs a submission. ``done`` is called once the submission is durable or refused. Raises if it is refused at once."""
 
 
 class Noted(Protocol):
-    """The destination that a note is of."""
+    """The destination that a note belongs to."""
 
     @property
     def uuid(self) -> str: ...
 
     def skipped(self) -> VlsnSet:
-        """Takes what was passed over since it was last asked: a note says that for nothing."""
+        """Returns the VLSNs skipped since the last call; the next note includes them."""
         ...
 
     def noted(self, done: VlsnSet) -> None:
-        """Notes that this is durable."""
+        """Notes that these acknowledgements are durable."""
         ...
 
     def given_back(self, done: VlsnSet) -> None:
-        """Takes back VLSNs that could not be noted."""
+        """Takes back VLSNs that could not be logged."""
         ...
 
 
@@ -55,10 +55,10 @@ class _Gathered:
 
 
 class Notes:
-    """The notes of one lead.  ``close`` when it has ended."""
+    """The notes of one master's term. ``close`` is called when the term has ended."""
 
     def __init__(self, submit: Submit, folded: Callable[[], None]) -> None:
-        """Makes them; ``folded`` folds what is durable."""
+        """``folded`` folds the durable acknowledgements."""
         self._submit = submit
         self._fold = folded
         self._open: dict[Noted, _Gathered] = {}
@@ -66,15 +66,16 @@ class Notes:
         self._number = 0
         self._timer: asyncio.Handle | None = None
         self._timer_s = 0.0
-        """The loop's time of it: uvloop returns no ``TimerHandle`` for a call that is due within a millisecond."""
+        """The loop's time at which the timer is due. Kept here because uvloop returns no ``TimerHandle`` for a call due
+        within a millisecond."""
         self._closed = False
         self._noted_s = -NOTE_S
         """The time of the last note."""
         self.logged = 0
-        """The notes that became durable."""
+        """The number of notes that became durable."""
 
     def add(self, of: Noted, done: VlsnSet, *, wait: bool) -> asyncio.Future[None] | None:
-        """Notes that these are acknowledged. With ``wait`` the future is done once that is durable."""
+        """Notes that these VLSNs are acknowledged. With ``wait`` the future completes when the note is durable."""
         gathered = self._open.setdefault(of, _Gathered())
         gathered.done.append(done)
         gathered.count += done.count
@@ -94,13 +95,13 @@ class Notes:
         self._ask()
 
     def under_way(self, of: Noted) -> VlsnSet:
-        """Returns the VLSNs that COMMITs acknowledge which are not durable yet."""
+        """Returns the VLSNs that are acknowledged by COMMITs which are not durable yet."""
         return VlsnSet.covering_all(
             [done for parts in self._under_way.values() for each, done, _ in parts if each is of]
         )
 
     def forget(self, of: Noted) -> None:
-        """Drops what is gathered of a destination that is gone, or was moved."""
+        """Discards the gathered acknowledgements of a destination that was dropped or moved."""
         gathered = self._open.pop(of, None)
         for waiter in gathered.waiters if gathered is not None else ():
             _settle(waiter, None)
@@ -109,7 +110,7 @@ class Notes:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        gone = NotMaster("this node has stopped leading; what was acknowledged may be delivered again")
+        gone = NotMaster("this node has stopped leading; acknowledged messages may be delivered again")
         waiters = [waiter for gathered in self._open.values() for waiter in gathered.waiters]
         self._open.clear()
         for waiter in waiters:
@@ -189,4 +190,4 @@ def _settle(waiter: asyncio.Future[None], error: VlsnLogError | None) -> None:
         waiter.set_result(None)
     else:
         waiter.set_exception(error)
-        waiter.exception()  # of a client that is gone nobody asks
+        waiter.exception()  # retrieved, because the client may be gone

@@ -1,8 +1,8 @@
-"""Orders to a destination, made what a COMMIT sets: made, changed, dropped, moved, paused, its dead tried again or
-deleted.
+"""Orders to a destination, as the names and notes that a COMMIT sets: create, change, drop, move, pause, retry or
+delete dead messages.
 
-Each names the settings that it starts from, by the VLSN of the COMMIT that set them; so of two orders that come
-together the second is refused (``stale-term``), and none is for a destination that was dropped meanwhile.
+Each order names the settings that it starts from, by the VLSN of the COMMIT that set them. So of two orders at the same
+time the second is refused (``stale-term``), and no order applies to a destination that was dropped meanwhile.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from vlsn.write.local_log import LocalLog
 
 
 def placed_in(log: LocalLog, name: str) -> PlacedDestination | None:
-    """Finds settings by the newest entry in the log, durable or not. Raises ``BadArgument`` for no name."""
+    """Returns the settings by the newest entry in the log, durable or not. Raises ``BadArgument`` for an invalid
+    name."""
     return settings_of(log.view.history.small.get(key_of(name)))
 
 
 def found_in(log: LocalLog, name: str) -> PlacedDestination:
-    """Finds them. Raises ``NotFound``."""
+    """Returns the settings as ``placed_in``. Raises ``NotFound``."""
     placed = placed_in(log, name)
     if placed is None:
         raise NotFound(f"there is no destination {name}")
@@ -36,7 +37,8 @@ def found_in(log: LocalLog, name: str) -> PlacedDestination:
 
 
 def made(log: LocalLog, name: str, change: DestinationChange, uuid: str) -> Puts:
-    """Makes what makes it. Raises ``BadArgument``, ``TooLarge``, ``Trimmed``, ``WrongVersion``."""
+    """Makes the order that creates a destination. Raises ``BadArgument``, ``TooLarge``, ``Trimmed``,
+    ``WrongVersion``."""
     if len(settings_in(log.view.history.small)) >= DESTINATIONS_MAX:
         raise TooLarge(f"{DESTINATIONS_MAX} destinations are there already; drop one that is not needed")
     settings = _checked(log, msgspec.convert({"uuid": uuid, **_given(change)}, DestinationSettings))
@@ -46,14 +48,17 @@ def made(log: LocalLog, name: str, change: DestinationChange, uuid: str) -> Puts
 
 
 def changed(log: LocalLog, name: str, placed: PlacedDestination, change: DestinationChange) -> Puts | None:
-    """Makes what changes it; None where nothing does. Raises ``BadArgument``, ``StaleTerm``, ``WrongVersion``."""
+    """Returns the order that changes a destination, or None if nothing changes. Raises ``BadArgument``, ``StaleTerm``,
+    ``WrongVersion``."""
     settings, given = placed.settings, _given(change)
     if change.from_ is not None:
-        _check_place(change.from_, "from")  # of a new one alone, and yet no nonsense
+        _check_place(change.from_, "from")  # only a new destination uses it, but it must be valid
     if change.uuid is not None and change.uuid != settings.uuid:
         raise StaleTerm(f"destination {name} is {settings.uuid}, not {change.uuid}: another one was made")
     if given.get("prefix", settings.prefix) != settings.prefix:
-        raise BadArgument("prefix: what is acknowledged is of the old one; drop the destination and make another one")
+        raise BadArgument(
+            "prefix: the acknowledgements belong to the old prefix; drop the destination and make another one"
+        )
     given.pop("uuid", None)
     wanted = _checked(log, replace(settings, **given))
     return None if wanted == settings else _set(name, placed, wanted)
@@ -71,19 +76,19 @@ def dropped(name: str, placed: PlacedDestination) -> Puts:
 
 
 def moved(log: LocalLog, name: str, placed: PlacedDestination, to: int | str) -> Puts:
-    """Makes what has it begin at ``to``. Raises ``BadArgument``, ``Trimmed``."""
+    """Makes the order that moves a destination to ``to``. Raises ``BadArgument``, ``Trimmed``."""
     begin = _begin(log, to, "to")
     puts = _set(name, placed, placed.settings)
     return Puts(puts.values, puts.expects, {placed.settings.uuid: AckNote(begin=begin)})
 
 
 def tried_again(placed: PlacedDestination, dead: VlsnSet) -> Puts:
-    """Makes what gives ``dead`` back to be delivered."""
+    """Makes the order that delivers ``dead`` messages again."""
     return Puts({}, {}, {placed.settings.uuid: AckNote(again=dead.pack())})
 
 
 def deleted(placed: PlacedDestination, dead: VlsnSet) -> Puts:
-    """Makes what keeps ``dead`` no longer: they are acknowledged as any other."""
+    """Makes the order that deletes ``dead`` messages: they count as acknowledged."""
     return Puts({}, {}, {placed.settings.uuid: AckNote(done=dead.pack())})
 
 
@@ -113,7 +118,7 @@ def _check_place(asked: int | str, what: str) -> None:
 
 
 def _begin(log: LocalLog, asked: int | str, what: str) -> int:
-    """Returns the first VLSN to be delivered, 0 for the one behind the COMMIT that says so."""
+    """Returns the first VLSN to deliver; 0 means the VLSN after the COMMIT that has the order."""
     first, end = int(log.care.holds.floor) + 1, int(log.view.allocated) + 1
     _check_place(asked, what)
     if asked == "end":

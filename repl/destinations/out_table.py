@@ -1,12 +1,12 @@
 """The messages of a destination that are out, in columns by VLSN.
 
     vlsns     41 42 44 47 48
-    answers    1  1  2  2  3        the answer that each went out with
-    owners     a  a  b  b  a        whoever has it
+    answers    1  1  2  2  3        the answer that each message was sent in
+    owners     a  a  b  b  a        the worker or call that has the message
     keys       k  –  m  k' –        hashes of keys
-    live       1  0  1  1  1        0: it is out no more; its row goes when half of them are such
+    live       1  0  1  1  1        0: no longer out; such rows are removed when they are more than half
 
-An answer of a thousand messages takes a few steps by column, and so does their acknowledgement.
+An answer of a thousand messages takes a few steps by column, and so does its acknowledgement.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from vlsn.format.vlsn_set import VlsnSet
 _DTYPES: Final = (np.int64, np.int64, np.int64, np.int64, np.uint64, np.bool_)
 _ROWS_MIN: Final = 256
 NOBODY: Final = -(1 << 62)
-"""The owner of messages that came back and wait until their delay is over: nobody has them, and later ones of their
-keys wait meanwhile."""
+"""The owner of messages that came back and wait for their delay. No worker has them, and later messages of their keys
+wait."""
 
 
 class Removed(NamedTuple):
-    """Messages that were out, and are no more, by column."""
+    """Messages that are no longer out, by column."""
 
     vlsns: I64
     before: I64
-    """The VLSN of the message before each."""
+    """The VLSN of the message before each message."""
     answers: I64
     keys: Hashes
 
@@ -41,14 +41,14 @@ class Removed(NamedTuple):
 
 
 class OutTable:
-    """No VLSN is out twice."""
+    """The table of one destination. Each VLSN is in it at most once."""
 
     def __init__(self) -> None:
         self._columns: list[npt.NDArray[np.generic]] = [np.empty(_ROWS_MIN, dtype) for dtype in _DTYPES]
         self._rows = 0
         self._count = 0
         self._keyed: dict[int, int] = {}
-        """Messages with keys by owner."""
+        """The number of messages with keys, by owner."""
 
     def __len__(self) -> int:
         return self._count
@@ -60,7 +60,8 @@ class OutTable:
     # Additions.
 
     def add(self, vlsns: I64, before: I64, keys: Hashes | None, *, answer: int, owner: int) -> None:
-        """Adds messages, ascending, of which none is out; ``keys`` are their hashes, None where none has one."""
+        """Adds messages in ascending order, none of which is out. ``keys`` are their hashes, or None if no message has
+        a key."""
         count = len(vlsns)
         if keys is not None and (keyed := int(np.count_nonzero(keys))):
             self._keyed[owner] = self._keyed.get(owner, 0) + keyed
@@ -88,7 +89,7 @@ class OutTable:
     # Look-ups.
 
     def _rows_of(self, vlsns: I64) -> tuple[Mask, I64]:
-        """Marks the messages that are out, and finds their rows."""
+        """Marks the messages that are out, and returns their rows."""
         known, *_, live = self._views()
         if not self._count:
             return np.zeros(len(vlsns), np.bool_), np.empty(0, np.int64)
@@ -98,12 +99,12 @@ class OutTable:
 
     @property
     def last(self) -> int:
-        """A VLSN past which nothing is out; 0 where nothing is."""
+        """The VLSN of the last row; no message after it is out. 0 if no message is out."""
         return int(self._columns[0][self._rows - 1]) if self._count else 0
 
     @property
     def vlsns(self) -> I64:
-        """All that are out, ascending."""
+        """All messages that are out, ascending."""
         vlsns, *_, live = self._views()
         found: I64 = vlsns[live]
         return found
@@ -118,28 +119,29 @@ class OutTable:
         return mask, self._views()[2][rows]
 
     def with_somebody(self, vlsns: I64) -> I64:
-        """Returns the messages of ``vlsns`` that a worker or a call holds."""
+        """Returns those messages of ``vlsns`` that a worker or a call has."""
         rows = self._rows_of(vlsns)[1]
         known, _, _, owners, *_ = self._views()
         found: I64 = known[rows][owners[rows] != NOBODY]
         return found
 
     def owned(self, vlsns: I64, owner: int) -> I64:
-        """Returns the messages of ``vlsns`` that are out with ``owner``."""
+        """Returns those messages of ``vlsns`` that ``owner`` has."""
         rows = self._rows_of(vlsns)[1]
         known, _, _, owners, *_ = self._views()
         found: I64 = known[rows][owners[rows] == owner]
         return found
 
     def vlsns_of(self, *numbers: int) -> I64:
-        """Returns the VLSNs of answers that are out yet."""
+        """Returns the VLSNs of these answers that are still out."""
         vlsns, _, answers, _, _, live = self._views()
         found: I64 = vlsns[live & (answers == numbers[0] if len(numbers) == 1 else np.isin(answers, numbers))]
         return found
 
     def keys_of_others(self, owner: int = 0) -> tuple[Hashes, I64]:
-        """Returns the keys of messages that others than ``owner`` have, ascending, all for 0; and of each the VLSN
-        behind which its messages wait: 0, or where nobody has one the first that waits for its delay."""
+        """Returns the keys of messages that other owners have, ascending; all keys for owner 0. Returns for each key
+        the VLSN after which its messages wait: 0 if a worker has one, otherwise the first message that waits for its
+        delay."""
         if not self._keyed or (len(self._keyed) == 1 and owner in self._keyed):
             return np.empty(0, np.uint64), np.empty(0, np.int64)
         vlsns, *_, owners, keys, live = self._views()
@@ -153,7 +155,7 @@ class OutTable:
         return found, behind[order[first]]
 
     def has_keys_of(self, owner: int) -> bool:
-        """Says whether that one has messages with keys."""
+        """Returns whether ``owner`` has messages with keys."""
         return owner in self._keyed
 
     def out_keys(self, keys: Hashes) -> Mask:
@@ -164,7 +166,8 @@ class OutTable:
         return np.isin(keys, known[live])
 
     def later(self, keys: Hashes, vlsns: I64) -> I64:
-        """Returns messages that somebody has of the same keys as these, each of a higher VLSN."""
+        """Returns messages that an owner has, with one of these keys and a higher VLSN than the key's lowest in
+        ``vlsns``."""
         some = np.flatnonzero(keys != NO_KEY)
         if not len(some) or not self._keyed:
             return np.empty(0, np.int64)
@@ -180,11 +183,11 @@ class OutTable:
     # Removal.
 
     def remove(self, vlsns: I64) -> Removed:
-        """Takes out what is out of these, ascending, each once."""
+        """Removes those of ``vlsns`` that are out; each VLSN occurs once, ascending."""
         return self._removed(self._rows_of(vlsns)[1])
 
     def remove_set(self, vlsns: VlsnSet) -> Removed:
-        """Takes out what is out of these."""
+        """Removes those of ``vlsns`` that are out."""
         known, *_, live = self._views()
         lows = np.searchsorted(known, vlsns.firsts)
         highs = np.searchsorted(known, vlsns.lasts, side="right")
@@ -199,8 +202,8 @@ class OutTable:
         return self._removed(rows[live[rows]])
 
     def _removed(self, rows: I64 | slice) -> Removed:
-        """Takes rows out. A slice returns views. They stay as they are: a removed row is never written again, because
-        the rows that stay move to other columns."""
+        """Removes rows. A slice returns views, which stay valid: a removed row is never written again, because the
+        remaining rows move to other columns."""
         vlsns, before, answers, owners, keys, live = self._views()
         removed = Removed(vlsns[rows], before[rows], answers[rows], keys[rows])
         live[rows] = False

@@ -1,11 +1,12 @@
-"""Depage: the messages of destinations, read from their pages, a whole page at a time.
+"""The messages of destinations that are read back from their pages, a whole page at a time (depaging).
 
-    messages(uuid, 41)  ─►  the first page with a message from VLSN 41 on  ─►  read whole by the worker, kept a while
-                            damaged: its readable records go into another page, the rest is missing until fetched
+    messages(uuid, 41)  ─►  the first page with a message from VLSN 41 on  ─►  the worker reads it whole; kept for a
+    while
+                            damaged: its readable records are written to another page, the rest is missing until fetched
 
-A page is read outside of everything: no lock is held, no pass waits, and what was read is shared by all who want it
-while it is among the last 64 MiB.  So ten idle destinations hold no memory that an eleventh needs.  A page whose
-messages are all acknowledged has left the page table, and is never read again.
+A page is read without a lock, and no pass waits for it. All destinations share a cache of the last 64 MiB, so ten idle
+destinations hold no memory that an eleventh needs. A page whose messages are all acknowledged has left the page table,
+and is never read again.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class PageReading:
 
     def __init__(self, pager: Pager, *, cache_bytes_max: int = PAGES_CACHE_BYTES_MAX) -> None:
         self.reads = 0
-        """Pages read from the disk since the log was opened."""
+        """The number of pages read from the disk since the log was opened."""
         self._pager = pager
         self._cache_bytes_max = cache_bytes_max
         self._cached: OrderedDict[_Key, PageContents] = OrderedDict()
@@ -48,7 +49,8 @@ class PageReading:
             if store is None:
                 return PagedRun([], Vlsn(at))
             if store.row is not None and store.row.since != since:
-                return PagedRun([], Vlsn(at), (at, at))  # the pager has not looked at its pages since it was moved
+                # the destination was moved, and the pager has not checked its pages since
+                return PagedRun([], Vlsn(at), (at, at))
             lacks = next((span for span in store.missing if span[1] >= at), None)
             number = store.next_page(at)
             row = store.pages[number] if number is not None else None
@@ -92,8 +94,8 @@ class PageReading:
             return PagedSizes(contents.vlsns[low:], contents.sizes()[low:], Vlsn(last + 1))
 
     async def _whole(self, store: PagingStore, number: int) -> PageContents | None:
-        """Returns a page's contents; None where the caller looks again: the page is done, or was damaged and is put
-        aside. Raises ``Damaged`` where the disk fails."""
+        """Returns a page's contents. Returns None if the caller must look again, because the page was removed or was
+        damaged and set aside. Raises ``Damaged`` if the disk fails."""
         try:
             contents = await self._contents(store, number)
             if contents is None or not contents.fault:
@@ -104,8 +106,8 @@ class PageReading:
             raise Damaged(f"{store.path(number)} cannot be read for now: {error}") from error
 
     async def contents_from(self, store: PagingStore, from_vlsn: int) -> PageContents | None:
-        """Returns the first page with a message from ``from_vlsn`` on; None where there is none, or none that reads
-        back whole."""
+        """Returns the first page with a message from ``from_vlsn`` on, or None if there is no such page or it is
+        damaged."""
         number = store.next_page(from_vlsn)
         contents = await self._contents(store, number) if number is not None else None
         return contents if contents is not None and not contents.fault else None

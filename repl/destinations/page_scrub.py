@@ -1,4 +1,4 @@
-"""Pages as the scrub looks at them: each whole, from the medium, before anybody needs it."""
+"""The scrub of pages: each page is read whole from the disk, before a delivery needs it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PageScrub:
         store = self._pager.manager.stores.get(uuid)
         row = store.pages.get(number) if store is not None else None
         if store is None or row is None or row.superseded:
-            return 0, True  # it is done meanwhile
+            return 0, True  # the page was removed meanwhile
         disk, path = self._disk, store.path(number)
 
         def read() -> PageContents:

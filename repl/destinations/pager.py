@@ -1,13 +1,15 @@
-"""The pager of a node: wanted messages are in pages before the log is cut, and go once they are acknowledged.
+"""The pager of a node: it writes wanted messages to pages before the log is cleaned, and removes pages once
+acknowledged.
 
-    cleaning wants 1–9 000 gone ─► page(9 000) ─► strides: read, choose, write, sync, page table ─► done(9 000)
-    acknowledgements are durable ─► the page table lets go of pages ─► their files go
+    cleaning wants to remove 1–9 000 ─► page(9 000) ─► strides: read, choose, write, sync, page table ─► done(9 000)
+    acknowledgements are durable ─► the page table drops pages ─► their files are removed
 
-1. Each node pages for itself, when it wants to clean.  Nothing of it is on the path of an append.
-2. Files are written, read and removed by the worker ``pages``, a window of the log at a time; the page table is the
-   keeper's.  Changes of a store run one after the other (``alone``), a stride of a pass at a time.
-3. Messages that cannot be paged stay in the log: the cleaning ends there, and says why.
-4. Pages go by acknowledgements that no rollback takes back, and their files after the page table has let go of them.
+1. Each node pages for itself, when it wants to clean. None of this is on the path of an append.
+2. The worker ``pages`` writes, reads and removes files, one window of the log at a time. The keeper's thread writes the
+   page table. Changes of a store run one after another (``alone``), one stride of a pass at a time.
+3. Messages that cannot be paged stay in the log: the cleaning stops there and reports the reason.
+4. A page is dropped only after acknowledgements that no rollback can undo, and its file only after the page table has
+   dropped the page.
 """
 
 from __future__ import annotations
@@ -35,15 +37,17 @@ from vlsn.pages.subscription import Subscription
 from vlsn.state.destinations import DestinationView
 
 PERIOD_S = 1.0
-"""Seconds between two looks at acknowledgements, while there are pages."""
+"""Seconds between two checks of the acknowledgements, while there are pages."""
 RETRY_S = 5.0
-"""Before pages that could not be opened are tried again."""
+"""Seconds before pages that could not be opened are tried again."""
+NOT_OPEN = "the pages are not open yet"
 PAGE_WINDOWS_MIN = 4
-"""Windows of the log in a page at least: the wanted messages of a window are a record, which may need its own page."""
+"""The least number of log windows for one page. The wanted messages of a window form one record, which may need a page
+of its own."""
 
 
 class Pager:
-    """Pages one node's log (``vlsn.write.cleaner.Pager``).  ``run`` returns never."""
+    """Pages one node's log (``vlsn.write.cleaner.Pager``). ``run`` never returns."""
 
     def __init__(self, opened: OpenMember) -> None:
         member, log = opened.member, opened.log
@@ -54,15 +58,17 @@ class Pager:
         self.on_pages = member.workers.offload("pages")
         self._on_syncs = member.workers.offload("page_syncs")
         self.alone = asyncio.Lock()
-        self.paused = "the pages are not open yet"
-        """The reason why nothing is paged; empty while it is. They are opened once there are destinations, or were."""
+        self.paused = NOT_OPEN
+        """Why messages cannot be paged; empty if they can. Pages are opened once there are destinations, or were."""
+        self._unopened = ""
+        """Why the pages could not be opened; empty before the first try, and once they are open."""
         self.unfilled: dict[str, str] = {}
-        """By uuid, why missing VLSNs could not be fetched."""
+        """Why missing VLSNs could not be fetched, by uuid."""
         self.passes = 0
         self.passed_bytes = 0
-        """Bytes of the log that passes have looked at since it was opened."""
+        """The bytes of the log that passes have read since the log was opened."""
         self.damaged = 0
-        """Pages that did not read back, since the log was opened."""
+        """The number of damaged pages since the log was opened."""
         self._member = member
         self._log = log
         self._keeper = Offload(member.workers["keeper"])
@@ -72,24 +78,24 @@ class Pager:
         self._opened = False
         self._over = False
         self.low = False
-        """The disk is too full for pages: below the low mark, until above the high one."""
+        """True while the disk is too full for pages: from below the low mark until above the high mark."""
         self._bytes_max, self._messages_max = config.pages_bytes_max, config.pages_messages_max
         self._aside: list[tuple[str, int]] = []
-        """Pages to be put aside: left over by the process before, or unreadable since."""
+        """Pages to set aside, because an earlier process left them, or because they became unreadable."""
         self._looked: dict[tuple[str, int], int] = {}
         self._unsettled = ""
-        """The reason why finished pages could not be removed, as it was last reported."""
+        """The reason last reported why finished pages could not be removed."""
         log.care.cleaner.pager = self
 
     def subscriptions(self) -> list[Subscription] | None:
-        """Returns the destinations as far as they are durable, and synced here; None while this node does not know."""
+        """Returns the destinations that are durable and synced here, or None while this node does not know them."""
         history = self._log.view.history
         if history.small.lacks_to or history.acks.lacks_to:
             return None
         return [_subscription(view) for view in self._log.care.destinations.views()]
 
     def told(self, uuid: str) -> dict[str, Any]:
-        """Tells of a destination's pages on this node, as JSON shows it."""
+        """Returns the document of a destination's pages on this node."""
         store = self.manager.stores.get(uuid)
         return {
             "mode": "paged" if store is not None and store.paging else "log",
@@ -106,11 +112,13 @@ class Pager:
         }
 
     def _blocked_by(self, store: PagingStore | None) -> str:
-        """Returns why pages of a destination cannot be delivered, or written."""
+        """Returns why pages of a destination cannot be delivered or written."""
         if store is not None and store.missing:
             first, last = store.missing[0]
             why = self.unfilled.get(store.uuid, "")
             return f"VLSNs {first} to {last} are missing here" + (f"; {why}" if why else "")
+        if self._unopened:
+            return f"the pages of this node cannot be opened: {self._unopened}"
         return "the disk of this node is too full for pages" if self.low else ""
 
     # Questions of cleaning.
@@ -127,12 +135,12 @@ class Pager:
         if subscriptions is None:
             return "destinations are not known yet"
         if subscriptions and not self._opened:
-            return self.paused
+            return self._unopened or NOT_OPEN
         return self.manager.uncovered(subscriptions, first, self._log.view.range.first)
 
     @property
     def pressed(self) -> bool:
-        """True while no more may be paged than has to be: the disk is nearly full, or the pages of all destinations
+        """True while only messages that must be paged may be: the disk is nearly full, or the pages of all destinations
         are at a limit of this node."""
         return bool(self._why_pressed())
 
@@ -147,12 +155,12 @@ class Pager:
 
     @property
     def bytes(self) -> int:
-        """The bytes of all pages of this node."""
+        """The total bytes of all pages of this node."""
         return sum(store.bytes for store in self.manager.stores.values())
 
     @property
     def messages(self) -> int:
-        """The messages in all pages of this node, acknowledged since or not."""
+        """The number of messages in all pages of this node, including those acknowledged since."""
         return sum(store.messages for store in self.manager.stores.values())
 
     def why_full(self, uuid: str, limit_bytes: int, limit_messages: int) -> str:
@@ -166,11 +174,12 @@ class Pager:
         return self._why_pressed() if size else ""
 
     def durable(self) -> Vlsn:
-        """Returns the VLSN up to which this node's log is durable, and synced here."""
+        """Returns the VLSN up to which this node's log is durable and synced."""
         return Vlsn(min(self._log.view.dtvlsn, self._log.view.range.last_sync))
 
     async def _block_end(self, vlsn: Vlsn) -> Vlsn:
-        """Finds the last VLSN of the block that holds ``vlsn``: after a rollback a segment may end inside a block."""
+        """Returns the last VLSN of the block that contains ``vlsn``, because after a rollback a segment may end inside
+        a block."""
         log, durable = self._log, self.durable()
 
         def found() -> Vlsn:
@@ -186,7 +195,7 @@ class Pager:
         try:
             return await self.on_pages(found)
         except (OSError, Damaged, Trimmed):
-            return vlsn  # the pass meets it, too, and says so
+            return vlsn  # the pass finds the same error, and reports it
 
     # Its life.
 
@@ -212,7 +221,7 @@ class Pager:
                 self._asked.popleft()[1](NULL_VLSN, "the log is closing")
 
     async def _look_around(self) -> None:
-        """Looks at the disk, and at acknowledgements. After an error of the disk pages stay, and the next look tries
+        """Checks the disk and the acknowledgements. After a disk error the pages stay, and the next check tries
         again."""
         try:
             if self.manager.stores:
@@ -225,7 +234,7 @@ class Pager:
                 self._member.event("pages.unread", why=self._unsettled)
 
     async def close(self) -> None:
-        """Closes the files, behind what is under way."""
+        """Closes the files after the work under way."""
         self._over = True
         await self.on_pages(self.manager.close)
 
@@ -245,9 +254,9 @@ class Pager:
                 )
             )
         except OSError as error:
-            if self.paused != str(error):
-                self.paused = str(error)
-                member.event("pages.unread", why=self.paused)
+            if self._unopened != str(error):
+                self._unopened = str(error)
+                member.event("pages.unread", why=self._unopened)
             await asyncio.sleep(RETRY_S)
             return
         await self._write(found.changes)
@@ -255,12 +264,12 @@ class Pager:
         for note in found.notes:
             member.event("pages.note", note=note)
         self._aside = found.aside
-        self._opened, self.paused = True, ""
+        self._opened, self._unopened, self.paused = True, "", ""
 
     # Passes.
 
     async def _page(self, upto: Vlsn) -> tuple[Vlsn, str]:
-        """Pages up to ``upto``; returns up to where it is so, and why no further."""
+        """Pages up to ``upto``. Returns the VLSN that was reached, and the reason if that is less than ``upto``."""
         log, manager = self._log, self.manager
         subscriptions = self.subscriptions()
         if subscriptions is None:
@@ -295,8 +304,7 @@ class Pager:
         return min((Vlsn(min(store.paged_to, upto)) for _, store in wants), default=upto), why
 
     async def _stride(self, run: PagingPass) -> None:
-        """Runs a pass up to where it counts. Full pages are synced by another worker while the next ones are
-        written."""
+        """Runs a pass until its next sync is due. Another worker syncs full pages while the next pages are written."""
         syncing: dict[PageWriter, asyncio.Future[None]] = {}
         try:
             while True:
@@ -317,7 +325,7 @@ class Pager:
         run.committed(changes)
 
     async def look_at_disk(self) -> int:
-        """Looks whether the disk is too full, and returns the bytes that are free. Raises ``OSError``."""
+        """Checks whether the disk is too full. Returns the free bytes. Raises ``OSError``."""
         disk, directory = self._member.seams.disk, self._log.directory
         free = await self.on_pages(lambda: disk.free_bytes(directory))
         low = free < (PAGES_FREE_BYTES_HIGH if self.low else PAGES_FREE_BYTES_LOW)
@@ -338,7 +346,7 @@ class Pager:
     # Acknowledgements.
 
     async def settle(self) -> None:
-        """Removes pages whose messages are all acknowledged for good, and destinations that are gone."""
+        """Removes pages whose messages are all acknowledged for good, and pages of destinations that were dropped."""
         subscriptions = self.subscriptions()
         if subscriptions is None or not (self.manager.stores or subscriptions):
             return
@@ -362,7 +370,7 @@ class Pager:
                 self._member.event("destination.depaged", destination=subscription.name)
 
     async def _look_into(self, subscription: Subscription) -> dict[int, bool]:
-        """Looks into pages that may be done although VLSNs between their messages are not acknowledged."""
+        """Reads pages that may be finished although VLSNs between their messages are not acknowledged."""
         store, found = self.manager.stores.get(subscription.uuid), dict[int, bool]()
         for number in store.to_look_into(subscription.acknowledged) if store is not None else ():
             assert store is not None
@@ -381,7 +389,7 @@ class Pager:
     # Shared steps.
 
     async def read(self, store: PagingStore, number: int, row: PageRow) -> PageContents | None:
-        """Reads a page whole; None where it has gone meanwhile."""
+        """Returns the contents of a page, or None if the page was removed meanwhile."""
         disk, path = self._member.seams.disk, store.path(number)
         try:
             return await self.on_pages(lambda: read_page(disk, path, store.uuid, number, row.end))
@@ -391,7 +399,8 @@ class Pager:
             return None
 
     async def commit(self, changes: Iterable[Change]) -> None:
-        """Has the page table say so, then removes the files that go with it. ``alone``."""
+        """Writes the changes to the page table, then removes files that are no longer needed. The caller holds
+        ``alone``."""
         changes = list(changes)
         if not changes:
             return
@@ -414,7 +423,8 @@ class Pager:
             raise
 
     async def put(self, store: PagingStore, subscription: Subscription, records: list[Record]) -> dict[int, PageRow]:
-        """Writes ``records`` into pages of their own, and syncs them. ``alone``. Raises ``OSError``, ``NoSpace``."""
+        """Writes ``records`` to pages of their own, and syncs them. The caller holds ``alone``. Raises ``OSError``,
+        ``NoSpace``."""
         await self.check_room()
         about = About(store.uuid, subscription.name, subscription.prefix)
 
@@ -436,8 +446,8 @@ class Pager:
         return await self.on_pages(written)
 
     async def salvage(self, store: PagingStore, number: int) -> None:
-        """Puts a damaged page aside: its readable messages move to another page, the others are missing from then
-        on."""
+        """Sets a damaged page aside. Its readable messages are written to another page; the others are missing from
+        then on."""
         async with self.alone:
             row = store.pages.get(number)
             subscription = next((each for each in self.subscriptions() or () if each.uuid == store.uuid), None)
@@ -459,7 +469,7 @@ class Pager:
 
             contents = await self.on_pages(put_aside)
             if contents is not None and not contents.fault and await self.on_pages(lambda: disk.exists(plain)):
-                return  # it could not be read for a moment
+                return  # the page could not be read for a moment
             kept, lost = readable(row, contents)
             pages = await self.put(store, subscription, kept) if kept else {}
             await self._write([change := store.replaced(number, pages, [lost] if lost[0] <= lost[1] else [])])
@@ -478,14 +488,14 @@ def _subscription(view: DestinationView) -> Subscription:
 
 
 def readable(row: PageRow, contents: PageContents | None) -> tuple[list[Record], Span]:
-    """Returns the records of a damaged page up to the first VLSN that may be lost, and the VLSNs from there on; none of
-    them where all of its records are there."""
+    """Returns the records of a damaged page before the first VLSN that may be lost, and the span of VLSNs from there
+    on. The span is empty if all records are there."""
     at, kept = row.covers_from, list[Record]()
     pieces = sorted(contents.pieces, key=lambda piece: piece.head.offset) if contents is not None else []
     in_order = all(one.head.covers_to < other.head.covers_from for one, other in pairwise(pieces))
     for piece in pieces if in_order else sorted(pieces, key=lambda piece: piece.head.covers_from):
         if not in_order and piece.head.covers_from > at:
-            break  # several have written side by side: one before it may lie behind the fault
+            break  # records were written in parallel, so an earlier record may be after the damage in the file
         kept.append(record_again(piece.head, piece.messages))
         at = piece.head.covers_to + 1
     return kept, (at, row.covers_to)

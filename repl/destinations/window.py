@@ -1,12 +1,12 @@
-"""A window of a destination's messages: those of a few blocks, by column, out of which answers are cut.
+"""A window of a destination's messages: the messages of a few blocks, by column, from which answers are cut.
 
     blocks    | 41 42 43 | 44 45 46 47 |        first 41, end 48
-    messages     41    43   44       47         the columns: VLSN, time, where key and value lie in the blocks' bytes
+    messages     41    43   44       47         the columns: VLSN, time, where key and value are in the blocks' bytes
 
-The log is looked at block by block, not message by message. Answers are slices of the blocks' own bytes.
+The log is searched by block, not by message. Answers are slices of the blocks' own bytes.
 
-A destination keeps its last two windows (``MessageWindows``) and reads the others: from the log, and below it from
-pages.  A destination that begins elsewhere gets new ones, so that no read from before the move is kept.
+A destination keeps its last two windows (``MessageWindows``) and reads others from the log, or from pages if the log
+was cleaned. A destination that was moved gets new windows, so that no earlier read is kept.
 """
 
 from __future__ import annotations
@@ -31,15 +31,17 @@ from vlsn.seams import Buffer
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 NO_KEY: Final = 0
-"""The hash of no key."""
+"""The hash for a message without a key."""
 _END_BYTES: Final = 32
-"""Bytes of a key's beginning and of its end that its hash is made of; equal hashes only wait for one another."""
+"""A key's hash is made of this many bytes of its beginning and of its end. Keys with equal hashes only wait for one
+another."""
 _PRIMES: Final = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB], np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Messages with VLSNs from ``first`` to before ``end``. Other entries of that span belong to no message here."""
+    """The messages with VLSNs from ``first`` to ``end`` (exclusive). Other entries of that span are not messages
+    here."""
 
     first: int
     end: int
@@ -50,12 +52,12 @@ class Window:
     value_ends: I64
     keys: Buffer
     key_starts: I64 | None
-    """None where none has a key."""
+    """None if no message has a key."""
     key_ends: I64
 
     @classmethod
     def of_blocks(cls, blocks: Sequence[Buffer], wanted: MessageFilter) -> Window:
-        """Looks at checked blocks that follow on one another."""
+        """Finds the messages in consecutive checked blocks."""
         rows = EntryRows.joined([*blocks])
         chosen = np.flatnonzero(wanted.mask(rows))
         starts, ends = rows.value_cuts()
@@ -95,11 +97,11 @@ class Window:
 
     @property
     def size(self) -> int:
-        """The bytes that it keeps."""
+        """The approximate bytes of memory that the window takes."""
         return len(self.values) + 40 * len(self.vlsns)
 
     def fitting(self, rows: slice | I64, bytes_max: int) -> int:
-        """Returns how many of these rows, from the first on, go into an answer of so many bytes; one at least where
+        """Returns how many of these rows, from the first on, fit an answer of ``bytes_max`` bytes; at least one if
         there is one."""
         sizes = self.value_ends[rows] - self.value_starts[rows]
         if self.key_starts is not None:
@@ -108,7 +110,7 @@ class Window:
         return max(fits, min(1, len(sizes)))
 
     def columns(self, chosen: slice | I64) -> MessageColumns:
-        """Copies messages out."""
+        """Copies the chosen messages out."""
         vlsns = self.vlsns[chosen]
         if not len(vlsns):
             return MessageColumns()
@@ -121,7 +123,7 @@ class Window:
         return MessageColumns(vlsns, self.times[chosen], lengths, values, ends - starts if keys else None, keys)
 
     def key_hashes(self, rows: slice) -> Hashes | None:
-        """Hashes the keys of messages, ``NO_KEY`` for none; None where no message here has one."""
+        """Returns the hashes of the messages' keys, ``NO_KEY`` for none, or None if no message has a key."""
         if self.key_starts is None:
             return None
         starts, ends = self.key_starts[rows], self.key_ends[rows]
@@ -139,12 +141,13 @@ class Window:
 
 
 PAGED_MESSAGES: Final = 10_000
-"""Messages that are read from pages at once."""
+"""The most messages that are read from pages at once."""
 
 
 class MessageWindows:
-    """The windows of one destination. ``wanted`` marks the messages of destination ``uuid``, whose beginning VLSN
-    ``since`` sets. ``lost`` is called with a first and a last VLSN that neither log nor pages have."""
+    """The windows of one destination. ``wanted`` marks the messages of destination ``uuid``. ``since`` is the VLSN that
+    set where the destination begins. ``lost`` is called with the first and last VLSN of messages that neither the log
+    nor pages have."""
 
     def __init__(
         self,
@@ -156,7 +159,8 @@ class MessageWindows:
         lost: Callable[[int, int], None],
     ) -> None:
         self.missing: tuple[int, int] | None = None
-        """The VLSNs that the last read of pages lacked: this node will fetch their messages from another one."""
+        """The VLSNs that were missing in the last read of pages. This node will fetch their messages from another
+        member."""
         self._source = source
         self._pages = pages
         self._wanted = wanted
@@ -164,11 +168,12 @@ class MessageWindows:
         self._since = since
         self._lost = lost
         self._kept: list[Window] = []
-        """The window used last comes first: workers with keys and workers without may be far apart."""
+        """The window used last comes first. Several windows are kept, because workers with and without keys may be far
+        apart."""
         self._used = False
 
     async def at(self, vlsn: int) -> Window | None:
-        """Returns a window with ``vlsn`` in it, None where it cannot be read now. Raises as ``read``."""
+        """Returns a window that contains ``vlsn``, or None if ``vlsn`` cannot be read now. Raises as ``read``."""
         window = next((each for each in self._kept if each.first <= vlsn < each.end), None)
         if window is None:
             window = await self.read(vlsn)
@@ -178,13 +183,13 @@ class MessageWindows:
         return window if window is not None and vlsn < window.end else None
 
     def let_go(self) -> None:
-        """Lets go of windows that have not been used since the last call."""
+        """Drops the windows if none was used since the last call."""
         if not self._used:
             self._kept = []
         self._used = False
 
     async def read(self, vlsn: int) -> Window | None:
-        """Reads the messages from ``vlsn`` on; None where none can be read now. Raises ``Damaged``."""
+        """Returns the messages from ``vlsn`` on, or None if no message can be read now. Raises ``Damaged``."""
         try:
             blocks = await self._source.blocks(vlsn, bytes_max=WINDOW_BYTES)
         except Trimmed as trimmed:
@@ -209,7 +214,7 @@ class MessageWindows:
 
 
 def _words(buf: Buffer, starts: I64, sizes: I64, width: int) -> npt.NDArray[np.uint64]:
-    """Reads ``width`` bytes from each start on as columns of u64; those past ``sizes`` are 0."""
+    """Returns ``width`` bytes from each start on as columns of u64. Bytes past ``sizes`` are 0."""
     steps = np.arange(width)
     data = np.frombuffer(buf, np.uint8)
     found = data[np.clip(starts[:, None] + steps, 0, len(data) - 1)]

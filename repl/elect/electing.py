@@ -1,15 +1,16 @@
-"""A node's part in elections: the pure core (``election``) with its node's log, node file, network and time.
+"""A node's part in elections: connects the pure core (``election``) to the node's log, node file, network and time.
 
-    tick, votes asked and answered, feeds taken  ─►  the door  ─►  core  ─►  Store, Ask, Lead, StepDown carried out
+    tick, votes requested and answered, feeds accepted  ─►  the door  ─►  core  ─►  Store, Ask, Lead, StepDown carried
+    out
 
-**One door for role changes.**  One event at a time goes through it, to the end of the last action it leads to.  Before
-this node compares logs for a vote, stands, or stores a higher term, feeds and sealing of lower terms have ended and its
-write path is drained.  Else a block could be acknowledged for the old term behind the comparison that the vote rests
-on, and be lost with the new master.
+**One door for role changes.** Only one event at a time passes it, and the event's last action ends before the next
+event. Before this node compares logs for a vote, stands, or stores a higher term, feeds and sealing of lower terms have
+stopped and its write path is drained. Otherwise a block could be acknowledged in the old term after the comparison for
+the vote, and be lost with the new master.
 
-Messages on a feed of the stored term do not pass the door: a stall of the disk must not make a master seem silent. Time
-is counted in ticks of bounded length. So after a stall of this whole process a member counts as silent only once its
-unread messages were looked at.
+Messages on a feed of the stored term do not pass the door, so that a stalled disk does not make a master seem silent.
+Time is counted in ticks of bounded length. So after a stall of this whole process a member counts as silent only once
+its unread messages were read.
 """
 
 from __future__ import annotations
@@ -39,36 +40,37 @@ from vlsn.ids import NodeName, Term, Vlsn
 from vlsn.together import failure_of
 
 UNCONFIRMED = "unconfirmed"
-"""The reason why a vote is refused whose candidate is not listed, or not heard where it is (``claims``)."""
+"""The reason for refusing a vote to a candidate that is not listed, or that does not confirm its request at its own
+address (``claims``)."""
 TICK_S = 0.05
 TICK_MIN_S = 0.001
 TICK_MAX_S = 0.2
-"""The most that one tick counts for, however long it took."""
+"""One tick counts for at most this many seconds, however long it took."""
 UNSYNCED_MAX_S = 10.0
-"""A master whose oldest unsynced block is older steps down: its disk has stopped."""
+"""A master steps down if its oldest unsynced block is older than this many seconds: its disk has stopped."""
 _T = TypeVar("_T")
 
 
 class Soundness(Protocol):
     @property
     def may_stand(self) -> bool:
-        """Whether nothing of the log is known to be damaged."""
+        """True unless a part of the log is known to be damaged."""
         ...
 
     @property
     def unfit(self) -> str:
-        """Why a master with this log makes nothing more durable; "" where it can."""
+        """Why a master with this log can make nothing more durable; "" if it can."""
         ...
 
 
 class Electing:
-    """One for the life of an open log.  ``leads`` is the term that this node leads, None while it follows;
-    ``soundness`` is this node's knowledge of its log."""
+    """A node's part in elections while one log is open. ``leads`` is the term in which this node is the master, None
+    while it follows. ``soundness`` is the condition of this node's log."""
 
     def __init__(self, opened: OpenMember, confirming: Confirming, soundness: Soundness) -> None:
         self.leads: Term | None = None
         self.founds: Found | None = None
-        """The decision behind a founding term."""
+        """The decision that led to a founding term."""
         self._opened = opened
         self._member = member = opened.member
         self._log = opened.log
@@ -79,9 +81,9 @@ class Electing:
         self._door = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._looks_at: asyncio.Task[bool] | None = None
-        """A look whether the master whose feed is being taken leads still."""
+        """The request to a master, whose feed is being accepted, whether it is still the master."""
         self._listed: tuple[tuple[Vlsn, GroupEntry] | None, bool, list[Elector]] = (None, False, [])
-        """The newest group of the log, whether it is known durable, and the electors that count by it."""
+        """The newest group of the log, whether it is known to be durable, and its electors."""
         self.core = self._new_core()
 
     def _new_core(self) -> Election:
@@ -96,20 +98,23 @@ class Electing:
     # Time.
 
     async def run(self) -> None:
-        """Ticks for as long as the node lives."""
+        """Ticks for as long as the node runs."""
         try:
             while True:
                 await asyncio.sleep(self._pause_s())
                 self._count()
                 if not self._door.locked() and not self._rests():
-                    async with self._door:  # at once; where this task ends, all that comes through the door does
+                    async with (
+                        self._door
+                    ):  # acquired at once; if this task ends, all tasks that wait for the door end as well
                         await self._tick()
         finally:
             for task in self._tasks:
                 task.cancel()
 
     def _pause_s(self) -> float:
-        """Returns the pause until the next tick: milliseconds order who stands first when this node's time comes."""
+        """Returns the pause until the next tick. Near this node's time to stand, the pause is a few milliseconds,
+        because they decide which node stands first."""
         left = self.core.due_in(self._now)
         return max(left, TICK_MIN_S) if 0.0 < left < TICK_S else TICK_S
 
@@ -136,9 +141,9 @@ class Electing:
         await self._carry_out(core.tick(self._now, standing))
 
     def _takes_feed_of_the_living(self, standing: Standing) -> bool:
-        """Asks a master whether it leads while its feed is being taken, which may take its time, a rollback say. The
-        election is put off while that answer is on its way, and where it does lead. A master that has fallen silent
-        costs a second more, whatever the feed is doing."""
+        """Asks a master whether it is still the master while its feed is being accepted, which may take long, for
+        example for a rollback. The election is put off until the answer arrives, and also if the master confirms. If
+        the master has fallen silent, this costs one second more, whatever the feed is doing."""
         role = self._opened.role
         if role is None or not role.taking_feed or role.master is None:
             self._looks_at = None
@@ -158,17 +163,17 @@ class Electing:
         return answer is not None and answer.state == "MASTER" and answer.term >= self.core.term
 
     def _unfit(self) -> str:
-        """Returns why this node can lead no more, if it leads."""
+        """Returns why this node can no longer be the master, if it is the master; otherwise ""."""
         if self.leads is None:
             return ""
         if self._log.cycle.writing_s > UNSYNCED_MAX_S:
             return f"the disk has not synced for {self._log.cycle.writing_s:.0f} s"
         return self._soundness.unfit
 
-    # Messages and questions of others.
+    # Messages and requests of other nodes.
 
     def heard(self, master: NodeName, term: Term) -> None:
-        """Notes a message on the feed of ``master`` in ``term``, the stored one."""
+        """Notes a message on the feed of ``master``. ``term`` is that feed's term."""
         core = self.core
         if term == core.term and core.role is not Role.MASTER:
             actions = core.heard(master, term, self._now, self._electors())
@@ -179,12 +184,13 @@ class Electing:
         self.core.heard_from(NodeName(replica), self._now)
 
     def gone(self, master: NodeName) -> None:
-        """Notes that connections are refused where ``master`` was."""
+        """Notes that ``master``'s address refuses connections."""
         self._count()
         self.core.gone(master, self._now, self._electors())
 
     async def take_feed(self, master: NodeName, term: Term) -> None:
-        """``term`` is stored, synced, and ``master`` heard, on return.  Raises ``StaleTerm``."""
+        """Accepts a feed of ``master``. On return ``term`` is stored and synced, and the master counts as heard. Raises
+        ``StaleTerm``."""
         await self._through(partial(self._take_feed, master, term))
 
     async def _take_feed(self, master: NodeName, term: Term) -> None:
@@ -196,14 +202,14 @@ class Electing:
             await self._store(action)
 
     async def asked(self, request: VoteRequest) -> VoteReply:
-        """Answers ``POST /v1/peer/vote``; the promises in the reply are synced."""
+        """Answers ``POST /v1/peer/vote``. The promises in the reply are synced."""
         claim = claim_of(request)
         believed = await self._believed(claim)
         if believed is None or believed < claim.term:
             await self._rise_to(believed or 0)
             if not request.pre:
                 self._member.event("vote", term=request.term, sender=request.sender, granted=False, why=UNCONFIRMED)
-            record = self._log.node_file.record  # the core's term may be on its way to the disk
+            record = self._log.node_file.record  # the core's term may not be on the disk yet
             reply = self.core.reply(request, UNCONFIRMED, self._standing())
             return msgspec.structs.replace(reply, term=record.term, sequence=record.sequence)
         if request.transfer and not await self._is_handed_over(request):
@@ -223,8 +229,8 @@ class Electing:
         return msgspec.structs.replace(reply, sequence=self._log.node_file.record.sequence)
 
     async def stand(self, master: NodeName, term: Term) -> None:
-        """The master of ``term`` asks this node to take over.  Raises ``StaleTerm`` when it is not the one heard, or
-        does not say so itself."""
+        """Stands for election, because the master of ``term`` asks this node to take over. Raises ``StaleTerm`` if
+        ``master`` is not this node's master, or does not confirm the transfer."""
         self._check_heard(master, term)
         if not await self._confirming.hands_over(master, term, to=self._member.name):
             raise StaleTerm(f"{master} does not say itself that it hands term {term} over to this node")
@@ -237,12 +243,12 @@ class Electing:
         await self._carry_out(self.core.transfer(self._now, self._standing()))
 
     def _check_heard(self, master: NodeName, term: Term) -> None:
-        """Raises ``StaleTerm`` unless ``master`` leads this node in ``term``."""
+        """Raises ``StaleTerm`` unless ``master`` is this node's master in ``term``."""
         if term != self.core.term or self.core.master != master:
             raise StaleTerm(f"{master} leads no term {term} that this node hears; it has stored {self.core.term}")
 
     async def found(self, found: Found) -> bool:
-        """Leads the founding term; False when a higher one is stored meanwhile."""
+        """Takes the founding term as master. Returns False if a higher term was stored meanwhile."""
         return await self._through(partial(self._found, found))
 
     async def _found(self, found: Found) -> bool:
@@ -253,11 +259,11 @@ class Electing:
             if isinstance(action, Store):
                 await self._store(action)
             else:
-                self.leads = found.term  # the role that asks for this ends by itself
+                self.leads = found.term  # the role that called this stops by itself
         return True
 
     async def become_another(self) -> None:
-        """The store draws another incarnation; synced on return."""
+        """Draws another incarnation for the store; it is synced on return."""
         await self._through(self._become_another)
 
     async def _become_another(self) -> None:
@@ -267,7 +273,8 @@ class Electing:
         self.core = self._new_core()
 
     def saw(self, claim: Claim) -> None:
-        """Notes that a replica has stored a higher term. If its claim counts, a master of a lower term steps down."""
+        """Notes that a replica has stored a higher term. If its claim is believed, a master of a lower term steps
+        down."""
         if claim.term > self.core.term:
             self._spawn(self._see(claim))
 
@@ -285,8 +292,8 @@ class Electing:
         return await self._confirming.believed(claim, self._electors(), stored=self.core.term)
 
     async def _is_handed_over(self, request: VoteRequest) -> bool:
-        """Says whether the master of the term before has asked the candidate to stand. That master is this node, or
-        leads this node."""
+        """Returns whether the master of the preceding term has asked the candidate to stand. That master is this node,
+        or this node's master."""
         core = self.core
         term, master = core.term, core.master
         if master is None or request.term != term + 1:
@@ -296,7 +303,7 @@ class Electing:
         return await self._confirming.hands_over(master, term, to=request.sender)
 
     async def resign(self, term: Term, why: str) -> None:
-        """The lead of ``term`` has ended by itself, or must end."""
+        """Ends the leadership of ``term``, for the reason ``why``."""
         await self._through(partial(self._resign, term, why))
 
     async def _resign(self, term: Term, why: str) -> None:
@@ -305,7 +312,7 @@ class Electing:
 
     @property
     def reason(self) -> str:
-        """The reason why this node does not stand, where that is its vote floor, or a lost group."""
+        """The reason why this node does not stand, if the reason is its vote floor or a lost group."""
         if is_lost(self._log):
             return REASON
         why = self.core.waits_for(self._standing())
@@ -336,14 +343,14 @@ class Electing:
                     await self._opened.stage.end()
 
     async def _store(self, action: Store) -> None:
-        """Stores a term and a vote, synced on return.  A node file that cannot be written ends the process: its
-        contents are unknown then."""
+        """Stores a term and a vote, synced on return. If the node file cannot be written, the process ends, because the
+        contents of the file are unknown then."""
         await self._written(partial(self._write, action))
 
     def _write(self, action: Store) -> None:
         file = self._log.node_file
         record = file.record
-        voted = record.voted_for if record.vote_term == record.term else ""  # of an earlier term it is none
+        voted = record.voted_for if record.vote_term == record.term else ""  # a vote of an earlier term does not count
         if action.term > record.term or (action.term == record.term and action.voted_for not in ("", voted)):
             vote_term = action.term if action.voted_for else 0
             file.replace(replace(record, term=action.term, voted_for=action.voted_for, vote_term=vote_term))
@@ -356,7 +363,7 @@ class Electing:
             raise
 
     async def _ask(self, request: VoteRequest, asked: int) -> None:
-        """``asked``: the round that it is a question of."""
+        """Sends a request for a vote, and handles the reply. ``asked`` is the number of its round."""
         request = msgspec.structs.replace(request, sequence=self._log.node_file.record.sequence)
         try:
             reply = await peers.ask_vote(self._member, request)
@@ -390,9 +397,9 @@ class Electing:
         )
 
     def _is_removed(self) -> bool:
-        """Says whether a majority of the members that it would ask for votes lists this node no more. Its own log does
-        not say so: the node was away. They can elect a master without it; one of them alone may be behind, and need its
-        log."""
+        """Returns whether a majority of the members, whose votes this node would request, no longer lists this node.
+        Its own log may not have that change, because the node was away. Such a majority can elect a master without this
+        node. A single member that does not list it may itself be behind and need this node's log."""
         role = self._opened.role
         if role is None or not role.unlisted_by:
             return False
@@ -413,7 +420,7 @@ class Electing:
     # The door.
 
     async def _through(self, event: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-        """Carries out ``event`` alone and to its end, also if the caller is gone."""
+        """Carries out ``event`` alone and completely, even if the caller is cancelled."""
         return await asyncio.shield(self._spawn(self._alone(event)))
 
     async def _alone(self, event: Callable[[], Coroutine[Any, Any, _T]]) -> _T:

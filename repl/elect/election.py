@@ -1,27 +1,27 @@
-"""Elections, as Raft §5.2, §5.4 and the pre-vote of its dissertation §9.6, as data in and out.
+"""Elections, as in Raft §5.2, §5.4 and the pre-vote of its dissertation §9.6, as data in and data out.
 
-    tick, heard, asked, answered  ─►  Election  ─►  Store (synced before anything behind it), Ask, Lead, StepDown
+    tick, heard, asked, answered  ─►  Election  ─►  Store (synced before the next action), Ask, Lead, StepDown
 
-              nobody heard for a timeout      a majority would      a majority does
+              no master heard for a timeout   a majority would      a majority does
     FOLLOWER ───────────────────────────► ASKING ─────────────► STANDING ─────────────► MASTER
         ▲                                   │ refused, silence      │ a higher term        │ a majority silent
         └───────────────────────────────────┴───────────────────────┴──────────────────────┘
 
-1. One vote for an incarnation in a term: it is stored and synced before it is answered.
-2. A vote goes to a log whose end (last term, last VLSN) is at or past the voter's.  A voter below its vote floor counts
+1. An incarnation has one vote in a term. The vote is stored and synced before it is sent.
+2. A vote goes to a log whose end (last term, last VLSN) is at or past the voter's. A voter below its vote floor uses
    the floor as its end, and does not stand. Once *all* electable members have reported their ends, and only floors
-   speak against it, the highest of them stands and may have the votes.
-3. A node that has heard a master within its election timeout refuses. So a node that comes back does not unseat the
-   master. A planned transfer passes.  Asking first (``pre``) changes no state, so a node that is cut off does not drive
-   up terms.
-4. The candidate counts votes by its own log: a vote counts if the voter's incarnation is listed there, electable. The
-   term of any other voter is ignored. ``claims`` decides which requests come here at all.
-5. Priority only delays standing, and orders it where the master's process has ended (``electors``).  With priority 0 a
-   node stands after five rounds in which nobody won.  A round that is lost by chance alone is followed by another one
-   soon, a few times in one silence: two stood at once, or a voter has heard the master a moment later.
+   prevent an election, the member with the highest end stands and may receive the votes.
+3. A node that has heard a master within its election timeout refuses its vote. So a node that comes back does not
+   depose the master. A planned transfer is an exception. A pre-vote (``pre``) changes no state, so a node that is cut
+   off does not drive up terms.
+4. The candidate counts votes by its own log: a vote counts if the log lists the voter's incarnation as electable. The
+   term of any other voter is ignored. ``claims`` decides which requests reach this module.
+5. Priority only delays standing, and orders it if the master's process has ended (``electors``). A node with priority 0
+   stands after five rounds that no node won. A round that is lost only by chance is soon followed by another, a few
+   times in one silence: two nodes stood at once, or a voter heard the master a moment later.
 6. A master that has not heard a majority, itself included, for a timeout steps down.
 
-Pure: the time, the log's end and the group come in with each call, ``uniform`` gives the only chance there is.
+Pure: the time, the log's end and the group are arguments of each call, and ``uniform`` is the only source of chance.
 """
 
 from __future__ import annotations
@@ -38,13 +38,12 @@ from vlsn.state.node_file import NodeRecord
 
 ROUNDS_BEFORE_PRIORITY_0 = 5
 FIRST_FRACTION = 0.2
-"""The share of an election timeout that a node which has just started waits at least. Nodes that hear a master refuse
-it."""
+"""The least share of an election timeout that a node waits after its start. Nodes that hear a master refuse it."""
 
 SOON = (0.02, 0.3)
-"""The share of an election timeout after which the next round follows one that was lost by chance."""
+"""The shares of an election timeout after which a round follows one that was lost by chance."""
 SOON_MAX = 3
-"""Rounds of that kind in one silence; later refusals have a reason."""
+"""The most such rounds in one silence. Later refusals have another reason than chance."""
 
 BELOW_FLOOR = "below-floor"
 CHANCE = frozenset(("hears-master", "voted"))
@@ -60,33 +59,33 @@ class Role(Enum):
 
 @dataclass(slots=True)
 class Standing:
-    """The standing of this node, and the state of its log; passed with every call."""
+    """The state of this node and of its log at one call."""
 
     end: End
-    """The end of its drained log: everything sealed or taken before is synced."""
+    """The end of the drained log: everything that was sealed or accepted before is synced."""
     electors: Sequence[Elector]
     may_stand: bool = True
-    """False while it is damaged, restoring, or its state is not known."""
+    """False while the node is damaged, is restoring, or its condition is not known."""
     may_vote: bool = True
     reluctant: bool = False
-    """True where it could lead but has no space for appends: it stands as with priority 0."""
+    """True if the node has no space for appends; it then stands like a node with priority 0."""
     leaving: bool = False
-    """True while the list that leaves it out may still be rolled back. Until it is durable this node may be the only
-    one that a majority of the others can elect (Raft, dissertation, §4.2.2). It counts for nothing itself."""
+    """True while the list without this node may still be rolled back. Until that list is durable, this node may be the
+    only one that a majority of the others can elect (Raft, dissertation, §4.2.2). This node does not count itself."""
 
 
 @dataclass(slots=True)
 class _Round:
-    """One try, from its first question to its end."""
+    """One attempt, from its first request to its end."""
 
     granted: set[NodeName] = field(default_factory=set)
     ends: dict[NodeName, End] = field(default_factory=dict)
     by_chance: bool = True
-    """All refusals so far are by chance, and do not depend on the candidate."""
+    """True while all refusals so far were by chance."""
     is_over: bool = False
-    """True once it cannot be won any more, and the next one is due."""
+    """True once the round can no longer be won, and the next one is due."""
     refused_otherwise: bool = False
-    """True where it was refused for another reason than a floor."""
+    """True if a refusal had another reason than a floor."""
     transfer: bool = False
 
     def is_highest_of_all(self, electable: set[NodeName], own: tuple[NodeName, End]) -> bool:
@@ -96,7 +95,8 @@ class _Round:
 
 
 class Election:
-    """One node's part.  The owner carries out the actions in their order, and calls nothing before it has."""
+    """One node's part in elections. The owner carries out the actions in their order, and makes no further call before
+    that."""
 
     def __init__(
         self,
@@ -112,59 +112,60 @@ class Election:
         self.term = Term(record.term)
         self.role = Role.FOLLOWER
         self.master: NodeName | None = None
-        """The master that this node hears, or itself."""
+        """The master that this node hears, or this node itself."""
         self.failed_rounds = 0
         self.rounds = 0
-        """Rounds of questions so far: an answer to one of an earlier round is late."""
+        """The number of rounds so far. An answer to an earlier round is late."""
         self._voted_for = record.voted_for if record.vote_term == record.term else ""
         self.floor: End = (record.floor_term, record.floor_vlsn)
-        """The owner keeps it as the node file has it."""
+        """The owner keeps it equal to the node file's floor."""
         self._timeout_s = timeout_s
         self._uniform = uniform
         self._heard_at = now - timeout_s[1]
-        """The time at which a master was heard last; long ago at the start."""
+        """The time at which a master was last heard; long ago at the start."""
         self._heard_from: dict[NodeName, float] = {}
         self._round = _Round()
         self._soon = 0
-        """Rounds of this silence that followed soon on one that was lost by chance."""
+        """The number of rounds in this silence that soon followed one lost by chance."""
         self._silent: NodeName | None = None
-        """The master whose silence this is."""
+        """The master that fell silent."""
         self._listed = Listed((), self.name)
         self._deadline = now + uniform(timeout_s[0] * FIRST_FRACTION, timeout_s[0])
 
     # Events.
 
     def founded(self, term: Term, now: float, standing: Standing) -> list[Action]:
-        """Takes the founding term, which has no vote: all members have answered that they are empty. ``term`` is above
-        every stored one."""
+        """Takes the founding term, which needs no vote, because all members have answered that they are empty. ``term``
+        is above every stored term."""
         assert term > self.term, (term, self.term)
         self.term = term
         self._voted_for = ""
         return [Store(term, ""), self._lead(now, {elector.name for elector in standing.electors})]
 
     def rests(self, now: float, electors: Sequence[Elector]) -> bool:
-        """Says whether a ``tick`` would do nothing, whatever else stands in a ``Standing``."""
+        """Returns whether a ``tick`` would do nothing, whatever the rest of a ``Standing`` says."""
         if self.role is Role.MASTER:
             electable = self._of(electors).electable
             return not electable or self._heard(now, electable) >= majority(len(electable))
         return self._waits(now, electors)
 
     def due_in(self, now: float) -> float:
-        """Returns the seconds until this node's time to stand has come, if it follows."""
+        """Returns the seconds until this node's time to stand, if it is a follower."""
         return self._deadline - now
 
     def is_due(self, now: float, standing: Standing) -> bool:
-        """Says whether the next ``tick`` asks for votes: feeds must have ended, and the log be drained, before."""
+        """Returns whether the next ``tick`` requests votes. Before that tick feeds must have stopped, and the log must
+        be drained."""
         if self.role is Role.MASTER or self._waits(now, standing.electors):
             return False
         return self._may_stand(standing, rounds=self.failed_rounds + 1)
 
     def postpone(self, now: float, standing: Standing) -> None:
-        """Postpones the election while a feed is being taken."""
+        """Puts the election off while a feed is being accepted."""
         self._wait(now, standing.electors)
 
     def gone(self, master: NodeName, now: float, electors: Sequence[Elector]) -> None:
-        """Notes that nothing listens any more where ``master`` was: silence need not be waited out."""
+        """Notes that no process listens at the address of ``master``, so the timeout need not pass."""
         if self.role is Role.FOLLOWER and self.master == master:
             self._silent, self.master = master, None
             self._heard_at = now - self._timeout_s[1]
@@ -177,7 +178,7 @@ class Election:
         return self._rise(term, f"a member has stored term {term}") if term > self.term else []
 
     def resign(self, why: str, now: float, standing: Standing) -> list[Action]:
-        """Ends the lead of a master that can lead no more."""
+        """Ends the leadership of a master that can no longer lead."""
         if self.role is not Role.MASTER:
             return []
         self.role = Role.FOLLOWER
@@ -186,7 +187,7 @@ class Election:
         return [StepDown(why)]
 
     def tick(self, now: float, standing: Standing) -> list[Action]:
-        """Acts on the time; called many times a timeout."""
+        """Acts on the time. Called many times in a timeout."""
         if self.role is Role.MASTER:
             return self._check_majority(now, standing)
         if self._waits(now, standing.electors):
@@ -200,8 +201,8 @@ class Election:
         return self._ask(now, standing, pre=True)
 
     def heard(self, master: NodeName, term: Term, now: float, electors: Sequence[Elector]) -> list[Action]:
-        """Notes that a feed of ``master`` in ``term`` was taken, or goes on. Not of a term below the stored one: such a
-        feed is refused."""
+        """Notes that a feed of ``master`` in ``term`` was accepted or is active. A feed of a term below the stored one
+        is refused, so ``term`` is never lower."""
         assert term >= self.term, (term, self.term)
         actions: list[Action] = []
         if term > self.term:
@@ -220,14 +221,14 @@ class Election:
         self._heard_from[member] = now
 
     def considers(self, request: VoteRequest, now: float, standing: Standing) -> bool:
-        """Says whether ``asked`` will compare logs, or rise. Feeds and sealing of lower terms must have ended, and the
-        log be drained, before."""
+        """Returns whether ``asked`` will compare logs or raise the term. Before that, feeds and sealing of lower terms
+        must have stopped, and the log must be drained."""
         if request.pre or not standing.may_vote or request.term < self.term:
             return False
         return request.transfer or not self._hears(now)
 
     def asked(self, request: VoteRequest, now: float, standing: Standing) -> tuple[list[Action], VoteReply]:
-        """Answers a request for a vote; the reply goes out behind the actions."""
+        """Answers a request for a vote. The reply is sent after the actions are carried out."""
         actions: list[Action] = []
         refusal = self._refusal(request, now, standing)
         if refusal == "" and not request.pre:
@@ -243,7 +244,7 @@ class Election:
         return actions, self.reply(request, refusal, standing)
 
     def reply(self, request: VoteRequest, refusal: str, standing: Standing) -> VoteReply:
-        """Answers a vote; ``refusal`` says why it is refused, "" for a vote."""
+        """Makes the reply to a request for a vote. ``refusal`` is the reason of a refusal, "" grants the vote."""
         return VoteReply(
             sender=self.name,
             incarnation=f"{self.incarnation:016x}",
@@ -257,15 +258,15 @@ class Election:
         )
 
     def answered(self, reply: VoteReply, now: float, standing: Standing) -> list[Action]:
-        """Takes a reply to a question of ``Ask``; late ones and those of another round are ignored."""
+        """Handles a reply to a request of ``Ask``. Late replies and replies of another round are ignored."""
         listed = {elector.name: elector for elector in standing.electors if elector.electable}
         elector = listed.get(NodeName(reply.sender))
         if elector is None or f"{elector.incarnation:016x}" != reply.incarnation:
-            return []  # rule 4; and its term is nobody's who counts
+            return []  # rule 4: the voter does not count, nor does its term
         if reply.term > self.term and not (reply.pre and reply.granted):
             return self._rise(Term(reply.term), f"{reply.sender} has stored term {reply.term}")
         if reply.granted and not reply.pre and reply.term != self.term:
-            return []  # a vote of an earlier term, late: its voter may vote otherwise in this one
+            return []  # a late vote of an earlier term: the voter may vote otherwise in this term
         wanted = {Role.ASKING: True, Role.STANDING: False}.get(self.role)
         if wanted is None or reply.pre is not wanted:
             return []
@@ -280,7 +281,7 @@ class Election:
         return self._count(now, standing)
 
     def transfer(self, now: float, standing: Standing) -> list[Action]:
-        """Takes over, as the master asks this node, which has all of its log."""
+        """Stands at once, because the master asks this node to take over, and this node has the master's whole log."""
         if self.role is not Role.FOLLOWER or not self._may_stand(standing, rounds=0, asked=True):
             return []
         self._round = _Round(transfer=True)
@@ -328,8 +329,8 @@ class Election:
         return [self._lead(now, self._round.granted)]
 
     def _again_soon(self, now: float, standing: Standing) -> None:
-        """The next round waits no whole timeout where this one is lost, by chance alone.  The silent master is not
-        expected to answer."""
+        """Moves the next round forward if this round is lost by chance alone. The silent master is not expected to
+        answer."""
         lost, electable = self._round, voters(standing.electors)
         open_ = electable - set(lost.ends) - {self.name, self._silent}
         if lost.is_over or len(lost.granted & electable) + len(open_) >= majority(len(electable)):
@@ -358,19 +359,19 @@ class Election:
         return asked or (own.priority > 0 and not standing.reluctant) or rounds >= ROUNDS_BEFORE_PRIORITY_0
 
     def waits_for(self, standing: Standing) -> str:
-        """Returns the reason why the vote floor keeps this node from standing; "" where it does not."""
+        """Returns why the vote floor keeps this node from standing; "" if it does not."""
         if standing.end >= self.floor:
             return ""
         further = [name for name, end in self._round.ends.items() if end > standing.end]
         if further:
             return f"{further[0]} has more of the log than this node"
         silent = sorted(voters(standing.electors) - {self.name} - set(self._round.ends))
-        return f"waits for {', '.join(silent)} to tell the end of its log" if silent else ""
+        return f"waits for {', '.join(silent)} to report the end of its log" if silent else ""
 
     # Voting.
 
     def _refusal(self, request: VoteRequest, now: float, standing: Standing) -> str:
-        """Returns why the vote is refused; "" where it is granted."""
+        """Returns why the vote is refused; "" if it is granted."""
         if not standing.may_vote:
             return "may-not-vote"
         if request.term < self.term or (request.pre and request.term == self.term and self._voted_for):
@@ -391,16 +392,16 @@ class Election:
     # Time and terms.
 
     def _waits(self, now: float, electors: Sequence[Elector]) -> bool:
-        """Says whether it is too early to stand; a node that is alone in its group waits for no one."""
+        """Returns whether it is too early to stand. A node that is alone in its group need not wait."""
         return now < self._deadline and self._of(electors).electable != {self.name}
 
     def _heard(self, now: float, electable: set[NodeName]) -> int:
-        """Counts how many of them this master has heard within a timeout, itself included."""
+        """Returns how many of ``electable`` this master has heard within a timeout, itself included."""
         since = now - self._timeout_s[0]
         return sum(name == self.name or self._heard_from.get(name, 0.0) > since for name in electable)
 
     def _of(self, electors: Sequence[Elector]) -> Listed:
-        """Caches what is asked of the same list many times a second."""
+        """Caches ``Listed``, because the same list is used many times a second."""
         if electors is not self._listed.electors:
             self._listed = Listed(electors, self.name)
         return self._listed
@@ -408,7 +409,7 @@ class Election:
     def _check_majority(self, now: float, standing: Standing) -> list[Action]:
         electable = voters(standing.electors)
         if not electable:
-            return []  # founding: the group is not in the log yet
+            return []  # the log has no group yet while a group is founded
         heard = self._heard(now, electable)
         if heard >= majority(len(electable)):
             return []
@@ -418,7 +419,7 @@ class Election:
         return [StepDown(f"no majority: {heard} of {len(electable)} members heard")]
 
     def _rise(self, term: Term, why: str, *, store: bool = True) -> list[Action]:
-        """Rises to a higher term, in which this node has voted for nobody."""
+        """Moves to a higher term, in which this node has not voted."""
         led = self.role is Role.MASTER
         self.term = term
         self._voted_for = ""
@@ -428,5 +429,5 @@ class Election:
         return [*actions, Store(term, "")] if store else actions
 
     def _wait(self, now: float, electors: Sequence[Elector]) -> None:
-        """Waits until another timeout, drawn anew; longer with a lower priority."""
+        """Draws a new timeout and waits for it; longer with a lower priority."""
         self._deadline = now + self._uniform(*self._timeout_s) + self._of(electors).delay_s

@@ -1,7 +1,8 @@
-"""The answers to a candidate, and to a master that asks this node to stand: checked, handed on, and sent.
+"""The answers to candidates, and to a master that asks this node to stand: requests are checked, passed on and
+answered.
 
-``election`` decides whether a vote is granted; ``electing`` stores it on the disk before the answer. The argument of
-that name returns the elections of the open log, or raises.
+``election`` decides whether a vote is granted, and ``electing`` stores the vote before the answer. The argument
+``electing`` returns the elections of the open log, or raises.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ async def answer_vote(
 
 
 async def answer_stand(member: Member, electing: Callable[[], Electing], body: object) -> dict[str, Any]:
-    """Answers ``POST /v1/peer/stand``. Raises ``StaleTerm`` when that term is not the stored one."""
+    """Answers ``POST /v1/peer/stand``. Raises ``StaleTerm`` if the message's term is not the stored one."""
     stand = read_object(body, Stand, "stand")
     if member.stopping:
         raise NotMaster("this node is stopping: it does not stand")

@@ -4,9 +4,9 @@
     run_export(Request(source="URL,URL", to="s3://bucket/lake", format="parquet", partition_by="date"))
 
     log ──► Spark tasks ──► staged files ──► manifest (commit point) ──► files in place
-                                               └── last VLSN and its block: where the next batch goes on
+                                               └── last VLSN and its block: where the next batch begins
 
-Nothing of it is imported by a node. ``docs/export.md`` tells a user, ``commit`` the protocol.
+No node imports this package. ``docs/export.md`` is for users; ``commit`` describes the protocol.
 """
 
 from typing import TYPE_CHECKING

@@ -1,13 +1,13 @@
-"""The commit of batches: one exporter's hold on a target, and what a start finds there.
+"""The commit of batches: how one exporter owns a target, and what a start does with an interrupted batch.
 
     1  tasks write staged files                     stopped here: the next start removes them
     2  staged files and their names are synced
-    3  manifest N is created, if nobody has          ── the commit point
-    4  each staged file gets its name, synced       stopped here: the next start goes on with 4
+    3  manifest N is created, unless it exists       ── the commit point
+    4  each staged file gets its name, synced       stopped here: the next start continues with 4
 
-1. Files of manifest N - 1 are all in place before N is created: only the last manifest's may not be.
-2. A start claims the next number.  An exporter that is still at work elsewhere has lost that number, and with it every
-   later one: it is ``Fenced`` at step 3, and what it staged can be removed.
+1. All files of manifest N - 1 have their names before N is created: only files of the last manifest may miss theirs.
+2. A start claims the next number.  An exporter that still runs elsewhere has then lost that number and every later one:
+   it is ``Fenced`` at step 3, and its staged files can be removed.
 3. Names hold the VLSNs of their rows, and a VLSN is in one batch: no file is ever replaced.
 """
 
@@ -38,25 +38,25 @@ from repl.export.objects import Target
 from repl.export.target import LOCK, PART, STAGED
 
 CLAIMS_MAX: Final = 20
-"""Times that a start tries to claim a number while somebody else commits."""
+"""The most attempts of a start to claim a number while others commit."""
 FILES_MAX: Final = 100_000
-"""Files of a batch: a manifest is read whole by every start."""
+"""The most files of a batch, since every start reads a whole manifest."""
 _OURS: Final = (FOLDER, LOCK, STAGED)
 
 
 class Committer:
-    """Commits batches to ``target`` under the name ``exporter``, which no other start has.  ``wall_us`` tells the time.
-    Not to be shared by threads."""
+    """Commits batches to ``target`` under the name ``exporter``, which is unique to this start. ``wall_us`` returns the
+    time in µs. Not thread-safe."""
 
     def __init__(self, target: Target, exporter: str, wall_us: Callable[[], int]) -> None:
         self._target = target
         self._exporter = exporter
         self._wall_us = wall_us
         self.last: Manifest | None = None
-        """The last manifest there is, as far as is known here; None in a target without one."""
+        """The last known manifest; None in a target without one."""
 
     def begun(self) -> bool:
-        """Says whether the target has a manifest; changes nothing. Raises ``BadTarget`` where something else is there
+        """Says whether the target has a manifest; changes nothing. Raises ``BadTarget`` if the target has other files
         and no manifest."""
         if any(map(number_of, self._target.names(FOLDER))):
             return True
@@ -68,8 +68,8 @@ class Committer:
         return False
 
     def open(self) -> Manifest | None:
-        """Takes the target, and publishes files that were committed and are not in place. Returns the last manifest.
-        Raises ``Fenced`` where another exporter holds the target, ``BadTarget`` for one that holds something else."""
+        """Locks the target, and publishes committed files without their final names. Returns the last manifest. Raises
+        ``Fenced`` if another exporter holds the target, ``BadTarget`` if the target has other contents."""
         self.begun()  # before the lock, which is a file
         self._target.lock()
         try:
@@ -85,8 +85,8 @@ class Committer:
         self._target.close()
 
     def claim(self, settings: Settings, begin: int) -> Manifest:
-        """Takes the next number and removes what others have staged. In a new target ``begin`` is the first VLSN that
-        is wanted. Raises ``Fenced`` where others go on committing."""
+        """Takes the next number and removes the staged files of others. In a new target ``begin`` is the first wanted
+        VLSN. Raises ``Fenced`` if others still commit."""
         for _ in range(CLAIMS_MAX):
             own: dict[str, Any] = {"kind": Kind.CLAIM, "exporter": self._exporter, "time_us": self._wall_us()}
             if (last := self.last) is None:
@@ -103,8 +103,8 @@ class Committer:
     def commit(
         self, first: int, last: int, mark: Mark, files: Sequence[DataFile], *, gap: Gap | None = None
     ) -> Manifest:
-        """Commits VLSN ``first`` to ``last`` (inclusive) with its rows' ``files``, and puts these in place. Durable and
-        visible on return; after an error a start finds out. Raises ``Fenced``."""
+        """Commits VLSN ``first`` to ``last`` (inclusive) with its rows' ``files``, and gives them their names. Durable
+        and visible on return; after an error the next start finds out. Raises ``Fenced``."""
         before = self.last
         assert before is not None, "claimed first"
         due = (gap.last if gap is not None else before.last) + 1
@@ -141,7 +141,7 @@ class Committer:
         return manifest
 
     def check_not_fenced(self) -> None:
-        """Raises ``Fenced`` if another exporter has committed or claimed since: it has removed this one's files."""
+        """Raises ``Fenced`` if another exporter has committed or claimed since, because it removed this one's files."""
         following = (self.last.number if self.last is not None else 0) + 1
         if any(number_of(name) >= following for name in self._target.names(FOLDER)):
             self._raise_fenced(following)
@@ -149,7 +149,7 @@ class Committer:
     def _create(self, manifest: Manifest) -> bool:
         name, data = name_of(manifest.number), encode(manifest)
         if not self._target.create(name, data) and self._target.read(name) != data:
-            return False  # were it ours, a store would have taken it and lost its answer
+            return False  # if it were our manifest, the store would have created it and lost its answer
         self.last = manifest
         return True
 
@@ -182,8 +182,8 @@ class Committer:
 
 
 def difference(held: Settings, asked: Settings) -> str:
-    """Lists the settings in which a target differs from those asked for; empty where all are equal. A beginning that is
-    not asked for is whatever the target has."""
+    """Lists the settings in which the request differs from the target; empty if all are equal. A request without a
+    beginning accepts the target's."""
     options = {"format": "--format", "partition_by": "--partition-by", "key_prefix": "--key-prefix", "begin": "--from"}
     have, want = msgspec.to_builtins(held), msgspec.to_builtins(asked)
     found = [

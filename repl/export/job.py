@@ -1,11 +1,11 @@
-"""An export as a Spark job, batch after batch, until it has what was asked for.
+"""An export as a Spark job, batch after batch, until the requested range is exported.
 
     driver   check ─► claim ─► plan a batch ─► run tasks ─► commit ─► next batch
     tasks                       read some VLSNs of it, write staged files
 
-Batches end where blocks end, so a transaction is in one batch.  ``continuous`` goes on with entries as they become
-durable: one loop, one record of the position (the last manifest).  A streaming query would keep a second one in its
-checkpoint.
+A batch ends at the end of a block, so a transaction is in one batch.  ``continuous`` continues with entries as they
+become durable: one loop, and one record of the position (the last manifest).  A streaming query would keep a second
+record in its checkpoint.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ BATCH_ENTRIES_MAX: Final = 100_000_000
 FILE_BYTES: Final = 128 * MIB
 FILE_BYTES_MIN: Final = MIB
 INTERVAL_S: Final = 10.0
-"""Seconds between looks at a log without new entries; by default a batch has the entries of so many."""
+"""Seconds between checks of a log without new entries; by default also the seconds of entries in a batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A place of the log as typed: a VLSN, a time, or the word ``end`` (neither)."""
+    """A position of the log as typed: a VLSN, a time, or the word ``end`` (neither)."""
 
     text: str
     vlsn: int = 0
@@ -51,7 +51,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """An export as it is asked for; checked by ``run_export``."""
+    """The parameters of an export; ``run_export`` checks them."""
 
     source: str
     to: str
@@ -77,11 +77,11 @@ def run_export(
     on_spark: Callable[[], None] = lambda: None,
     progress: Progress | None = None,
 ) -> Manifest | None:
-    """Exports, and returns the last manifest of the target; None where there was nothing to export. ``on_batch`` gets
-    each batch once it is in place, ``on_trouble`` the reason for which a continuous export waits; ``on_spark`` is
-    called when Spark runs.
+    """Exports, and returns the last manifest of the target; None if there was nothing to export. ``on_batch`` receives
+    each batch once its files have their names, ``on_trouble`` the reason for which a continuous export waits;
+    ``on_spark`` is called once Spark runs.
 
-    Whatever ends it, started again it goes on where its last manifest ends. Raises ``BadArgument`` and ``BadTarget``
+    After any interruption a new start continues where its last manifest ends. Raises ``BadArgument`` and ``BadTarget``
     before anything is written, ``Fenced``, ``Trimmed``, ``Unreachable``, ``Damaged``."""
     _check(request)
     target = target_of(request.to, one_exporter=request.one_exporter)
@@ -134,7 +134,7 @@ class _Export:
         self._committer = Committer(target, self._exporter, SystemClock().wall_us)
 
     def run(self) -> Manifest | None:
-        begin = self._begin()  # before the target is made: an unreadable source leaves nothing behind
+        begin = self._begin()  # before the target is created: an unreadable source must leave no target
         if not self._committer.begun() and self._end() < begin and not self._request.continuous:
             return None
         held = self._committer.open()
@@ -157,7 +157,7 @@ class _Export:
         check_same_log(self._origin, held, self._target.text)
 
     def _begin(self) -> int:
-        """Returns the first VLSN that a new target gets."""
+        """Returns the first VLSN for a new target."""
         bound = self._request.begin
         if bound is None:
             return self._origin.first()
@@ -166,7 +166,7 @@ class _Export:
         return self._origin.end() + 1 if bound.time_us is None else self._origin.at_time(bound.time_us)
 
     def _end(self) -> int:
-        """Returns the last VLSN that is wanted and durable."""
+        """Returns the last VLSN that is both requested and durable."""
         end, upto = self._origin.end(), self._request.upto
         if upto is None:
             return end
@@ -189,13 +189,13 @@ class _Export:
         return self._committer.last.last
 
     def _is_past(self, end: int) -> bool:
-        """Says whether all that is wanted is exported: nothing that comes can be before ``--to-vlsn``."""
+        """Says whether the whole request is exported: later entries cannot be before ``--to-vlsn``."""
         upto = self._request.upto
         return upto is not None and (end >= upto.vlsn if upto.time_us is None else end < self._origin.end())
 
     @contextmanager
     def _patient(self) -> Iterator[None]:
-        """Lets a continuous export live through what passes: a group without a node that answers."""
+        """Keeps a continuous export alive through temporary errors, such as a group without an answering node."""
         try:
             yield
         except (Unreachable, Lagging) as error:
@@ -249,7 +249,7 @@ class _Export:
 
 @dataclass(frozen=True, slots=True)
 class TaskFailed:
-    """A task's result when it could not read or write: an error travels as words."""
+    """A task's result when it could not read or write; it carries the error as text."""
 
     slug: str
     text: str

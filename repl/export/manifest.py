@@ -5,9 +5,9 @@
     _manifests/00000000000000000003.json   claim  exporter e2                    last 5000
     _manifests/00000000000000000004.json   batch  exporter e2  VLSN 5001 to 5300  last 5300
 
-1. A number is taken once: the exporter that commits N has seen N - 1, and no other one can commit N after it.
-2. Each manifest says where the next batch begins, so the last one alone is all that an exporter reads.
-3. A claim takes the number that an earlier exporter would commit next: that one can commit nothing any more.
+1. A number is used once: the exporter that commits N has seen N - 1, and no other can commit N after it.
+2. Each manifest says where the next batch begins, so an exporter reads the last manifest only.
+3. A claim uses the number that an earlier exporter would commit next: that one can commit nothing any more.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ VERSION: Final = 1
 FOLDER: Final = "_manifests"
 DIGITS: Final = 20
 MANIFEST_BYTES_MAX: Final = 64 << 20
-"""Bytes of a manifest that are read: twice what the files of one batch take."""
+"""The most bytes of a manifest that are read: twice the size for the most files of one batch."""
 
 Natural = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 
 
 class BadTarget(VlsnLogError):
-    """A target that cannot be exported to, or gone on with; nothing in it was changed."""
+    """A target that cannot be exported to, or continued; nothing in it was changed."""
 
     slug = "bad-argument"
     retry_safe = True
 
 
 class Fenced(VlsnLogError):
-    """Another exporter has taken this target over, or holds it; nothing of the batch was committed."""
+    """Another exporter holds this target; nothing of the batch was committed."""
 
     slug = "duplicate-feed"
     retry_safe = True
@@ -52,19 +52,19 @@ class Kind(StrEnum):
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Options that a target was begun with, and that every later batch must have."""
+    """Options of a target's first start, which every later batch must have."""
 
     group: str
     format: str
     partition_by: str
     key_prefix: str
-    """Text, with surrogates for bytes that are no UTF-8, escaped as ``%XX``; empty for every key."""
+    """Text, with surrogates for invalid UTF-8, escaped as ``%XX``; empty for every key."""
     begin: str
-    """The ``--from`` of the first start, as typed; empty for the first entry there was."""
+    """The ``--from`` of the first start, as typed; empty for the log's first entry."""
 
 
 class DataFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One file of a batch: ``name`` within the target, and ``staged``, where it was written first."""
+    """One file of a batch: ``name`` is its final path within the target, ``staged`` the path at which it is written."""
 
     name: str
     staged: str
@@ -83,8 +83,8 @@ class Gap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The block at the last exported VLSN, by its term, its time and its body's checksum. Another log, or this one
-    after a person cut it, has another block there."""
+    """The block at the last exported VLSN, by its term, its time and its body's checksum. Another log, or this log
+    after a truncation, has another block there."""
 
     term: Positive
     time_us: Natural
@@ -100,9 +100,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     exporter: str
     settings: Settings
     first: Natural
-    """The first VLSN of the batch; of a claim, the one due next."""
+    """The first VLSN of the batch; for a claim, the next one to export."""
     last: Natural
-    """The last VLSN that is exported, or passed over; 0 while none is."""
+    """The last VLSN that is exported or skipped; 0 before the first."""
     mark: Mark | None
     """None while nothing is exported."""
     rows: Natural = 0
@@ -111,7 +111,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     gap: Gap | None = None
     files: tuple[DataFile, ...] = ()
     time_us: Natural = 0
-    """When it was made, by its exporter's clock; µs since the epoch."""
+    """Its time by its exporter's clock, µs since the epoch."""
 
     def validate(self) -> None:
         """Raises ``ValueError`` for a manifest that no exporter writes."""
@@ -142,13 +142,13 @@ def name_of(number: int) -> str:
 
 
 def number_of(name: str) -> int:
-    """Returns the number in a manifest's name (its last part); 0 where it is no manifest's."""
+    """Returns the number in a manifest's name (its last part); 0 for any other name."""
     stem, dot, ending = name.rpartition("/")[2].partition(".")
     return int(stem) if ending == "json" and dot and len(stem) == DIGITS and stem.isascii() and stem.isdigit() else 0
 
 
 def encode(manifest: Manifest) -> bytes:
-    """Encodes after a check that it can be read again. Raises ``ValueError`` for one that is wrong."""
+    """Encodes after a check that it can be read again. Raises ``ValueError`` if it is wrong."""
     manifest.validate()
     return msgspec.json.format(_encoder.encode(manifest), indent=1) + b"\n"
 

@@ -1,6 +1,6 @@
-"""The log that is exported, as the driver asks it: its group, its bounds, and what lies at a VLSN.
+"""The log that is exported, as the driver reads it: its group, its bounds, and the block at a VLSN.
 
-A group, or one node, over HTTP; or directories of nodes.  Rows are the tasks' to read.
+It is a group or one node over HTTP, or directories of nodes.  The tasks read the rows.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from vlsn.errors import BadArgument, NotYet, Trimmed
 from vlsn.format.rows import Rows
 
 LAG_S: Final = 10.0
-"""Seconds that a lagging node has to reach a VLSN that another one has shown."""
+"""Seconds that a lagging node has to reach a VLSN that another node has reported."""
 POLL_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class BlockAt:
-    """The last VLSN of the block that holds a VLSN, and its mark."""
+    """The last VLSN of the block at a requested VLSN, and its mark."""
 
     last: int
     mark: Mark
 
 
 class GroupOrigin:
-    """Nodes of one group that run; ``text`` is the source as the user gave it."""
+    """Running nodes of one group; ``text`` is the source as typed."""
 
     def __init__(self, urls: str) -> None:
         self.text = urls
@@ -48,11 +48,11 @@ class GroupOrigin:
         return self._log.group_name()
 
     def first(self) -> int:
-        """Returns the first VLSN there is; one past the end where there is none."""
+        """Returns the log's first VLSN; one past the end for a log without entries."""
         return self._log.first_vlsn()
 
     def end(self, at_least: int = 0) -> int:
-        """Returns the last VLSN that is durable; 0 where there is none. A lagging node gets time to reach
+        """Returns the last durable VLSN; 0 for a log without entries. A lagging node has time to reach
         ``at_least``."""
         deadline = time.monotonic() + LAG_S
         while (end := self._log.durable_vlsn()) < at_least and time.monotonic() < deadline:
@@ -60,11 +60,11 @@ class GroupOrigin:
         return end
 
     def at_time(self, time_us: int) -> int:
-        """Returns the first VLSN sealed then or later; one past the end where there is none."""
+        """Returns the first VLSN sealed at that time or later; one past the end if there is none."""
         return self._log.vlsn_at(time_us)
 
     def block_at(self, vlsn: int) -> BlockAt:
-        """Raises ``Trimmed`` below the first, ``NotYet`` past the end."""
+        """Finds the block at ``vlsn``. Raises ``Trimmed`` below the first VLSN, ``NotYet`` past the end."""
         deadline = time.monotonic() + LAG_S
         while True:
             pages = self._log.block_pages(vlsn, vlsn)
@@ -80,7 +80,7 @@ class GroupOrigin:
 
 
 class CopiesOrigin:
-    """Directories of one group's nodes, as the data source reads them; looked at once."""
+    """Directories of one group's nodes, as the data source reads them; surveyed once."""
 
     def __init__(self, text: str) -> None:
         self._options = read_options({"path": text}, Use.BATCH)
@@ -116,12 +116,12 @@ Origin = GroupOrigin | CopiesOrigin
 
 
 def origin_of(text: str) -> Origin:
-    """Opens the source. Raises ``BadArgument``, ``Unreadable``; a group is asked later."""
+    """Opens the source; a group receives its first request later. Raises ``BadArgument``, ``Unreadable``."""
     return GroupOrigin(text) if is_url(text) else CopiesOrigin(text)
 
 
 def check_same_log(origin: Origin, held: Manifest, target: str) -> None:
-    """Raises ``BadTarget`` unless the log is the one that was exported up to ``held``, as far as it still has that."""
+    """Raises ``BadTarget`` unless the log is the one exported up to ``held``, as far as it still has that part."""
     if (group := origin.group()) != held.settings.group:
         raise BadTarget(
             f"{target} holds group {held.settings.group!r}, and {origin.text} is group {group!r}: use another --to"
@@ -137,7 +137,7 @@ def check_same_log(origin: Origin, held: Manifest, target: str) -> None:
     try:
         mark = origin.block_at(max(held.last, first)).mark
     except Trimmed:
-        return  # just now: the next look finds it
+        return  # cleaned just now: the next call finds it
     if (held.last >= first and mark != held.mark) or mark.term < held.mark.term:
         raise BadTarget(
             f"{origin.text} is not the log that {target} holds up to VLSN {held.last}: it has another block there, of "

@@ -1,7 +1,7 @@
-"""Partitions of a target: how rows are spread over folders, and what the folders are called.
+"""Partitions of a target: which folder each row belongs to, and the names of the folders.
 
     date            date=2026-11-23/            the UTC date of the entry's time
-    key-prefix:3    key_prefix=ord/             the first 3 bytes of its key, %XX for what no name can hold
+    key-prefix:3    key_prefix=ord/             the first 3 bytes of its key, %XX for bytes that names cannot have
                     key_prefix=__HIVE_DEFAULT_PARTITION__/    an entry without a key
 
 The names are Hive's, which Spark, DuckDB and Polars read as a column.
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from vlsn.errors import BadArgument
 
 KEY_PREFIX_MAX: Final = 32
-"""Bytes of a key that may name a partition."""
+"""The most bytes of a key that may name a partition."""
 NO_KEY: Final = "__HIVE_DEFAULT_PARTITION__"
 _DAY_US: Final = 86_400_000_000
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
@@ -33,12 +33,12 @@ _KEY_PREFIX: Final = re.compile(r"key-prefix:([1-9]\d?)\Z")
 
 @dataclass(frozen=True, slots=True)
 class Partitioning:
-    """By ``date`` if ``key_bytes`` is 0, else by so many bytes of the key."""
+    """By ``date`` if ``key_bytes`` is 0, otherwise by the first ``key_bytes`` bytes of the key."""
 
     key_bytes: int = 0
 
     def split(self, batch: Any) -> Iterator[tuple[str, Any]]:
-        """Yields the folders of a batch's rows, each with its rows in their order; none of them empty."""
+        """Yields the folders of a batch's rows, each with its rows in their order; no folder is empty."""
         if self.key_bytes:
             yield from _by_key(batch, self.key_bytes)
         else:
@@ -61,7 +61,7 @@ def partitioning_of(text: str) -> Partitioning | None:
 
 def _by_date(batch: Any) -> Iterator[tuple[str, Any]]:
     days = batch.column("time").cast(pa.int64()).to_numpy() // _DAY_US
-    days = np.minimum(days, _LAST_DAY)  # a clock that leapt far ahead has no later name
+    days = np.minimum(days, _LAST_DAY)  # a clock that jumped far ahead has no later name
     for day in np.unique(days).tolist():
         name = "date=" + date.fromordinal(_EPOCH_DAY + day).isoformat()
         mask = days == day
@@ -76,5 +76,5 @@ def _by_key(batch: Any, size: int) -> Iterator[tuple[str, Any]]:
 
 
 def escaped(prefix: bytes) -> str:
-    """Returns bytes as part of a name: each that is no letter, digit, or one of ``_-.`` becomes ``%XX``."""
+    """Returns bytes as part of a name: each byte except letters, digits and ``_-.`` becomes ``%XX``."""
     return "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in prefix)

@@ -1,11 +1,11 @@
-"""Targets: where an export writes, as few operations as its protocol needs.
+"""Targets: where an export writes, with the few operations that its protocol needs.
 
     name                     a path within the target, parts joined by "/"
     new_file, create, …      durable, or whole, when they return
-    publish                  a staged file is seen under its final name, whole, from one moment on
+    publish                  makes a staged file visible under its final name in one step
 
 A directory of this machine is written through the disk's seam (``LocalTarget``), an object store through fsspec
-(``repl/export/objects.py``).  A target travels to the tasks; whatever it opens, it opens there.
+(``repl/export/objects.py``).  A target is sent to the tasks, and each task opens its own files and connections.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from vlsn.real.disk import PosixDisk
 from vlsn.seams import Disk
 
 PART: Final = ".part"
-"""The ending of files that are not in place yet: readers' patterns (*.parquet, *.jsonl, *.json) do not match it."""
+"""The ending of files without their final name: readers' patterns (*.parquet, *.jsonl, *.json) do not match it."""
 LOCK: Final = "_lock"
 STAGED: Final = "_staged"
-"""The folder of an object store in which staged files lie: a name there costs nothing to list."""
+"""The folder of an object store with all staged files, so that they are listed at little cost."""
 
 
 class LocalTarget(Directory):
-    """A directory.  A staged file lies beside its place, so that a rename within one directory puts it there. A power
-    cut leaves one of the two names on any file system that keeps names."""
+    """A directory.  A staged file is in the folder of its final name, so that one rename publishes it. A power cut
+    leaves one of the two names on any file system that keeps names."""
 
     def __init__(self, path: str, text: str = "", disk: Disk | None = None) -> None:
         super().__init__(disk if disk is not None else PosixDisk(), path)
@@ -37,7 +37,7 @@ class LocalTarget(Directory):
         return LocalTarget, (self.path, self.text)
 
     def lock(self) -> None:
-        """Holds the target for this process, where the store can. Raises ``Fenced``."""
+        """Locks the target for this process, if the store can. Raises ``Fenced``."""
         self.make()
         try:
             self.hold(LOCK)
@@ -59,18 +59,19 @@ class LocalTarget(Directory):
         return super().read(name, bytes_max)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Creates ``name`` with all of ``data``, durable on return; False, and nothing changed, where it is there."""
+        """Creates ``name`` with all of ``data``, durable on return. If the name exists, changes nothing and returns
+        False."""
         if self.exists(name):
             return False
-        self.replace(name, name + PART, [data])  # the commit point is its rename; alone, by the lock
+        self.replace(name, name + PART, [data])  # its rename is the commit point; the lock excludes other processes
         return True
 
     def staged_name(self, directory: str, exporter: str, unique: str) -> str:
-        """Returns where a file that will lie in ``directory`` (empty: in the target itself) is written first."""
+        """Returns the path at which a file for ``directory`` (empty: the target itself) is staged."""
         return f"{directory}/_{unique}{PART}" if directory else f"_{unique}{PART}"
 
     def size(self, name: str) -> int | None:
-        """Returns the bytes of a file; None where there is none."""
+        """Returns the bytes of a file; None if it is missing."""
         try:
             file = self.file(name)
         except FileNotFoundError:
@@ -81,8 +82,8 @@ class LocalTarget(Directory):
             file.close()
 
     def publish(self, staged: str, name: str) -> None:
-        """Gives a staged file its name, in one step for readers; again is harmless once it is in place. Raises
-        ``FileNotFoundError`` where neither is there."""
+        """Gives a staged file its final name, in one step for readers; a repeated call has no effect. Raises
+        ``FileNotFoundError`` if both names are missing."""
         try:
             self.rename(staged, name)
         except FileNotFoundError:

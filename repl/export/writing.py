@@ -1,9 +1,9 @@
-"""The task's side: rows of some VLSNs as staged files, Parquet or lines of JSON.
+"""The task's side: writes the rows of some VLSNs to staged files, Parquet or lines of JSON.
 
     batches ─► partitions ─► row groups ─► staged file ─► next one at ``file_bytes``
 
-A file has its rows in rising VLSNs, and row groups small enough that the statistics of ``vlsn``, ``time`` and ``key``
-pass most of a file by.  Nothing is held but the row groups that fill.
+A file has its rows in rising VLSNs.  Row groups are small, so that readers can skip most of a file by the statistics of
+``vlsn``, ``time`` and ``key``.  A task keeps only unfinished row groups in memory.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from vlsn.format.block import Entry, EntryKind
 from vlsn.limits import MIB
 
 ROW_GROUP_BYTES: Final = 16 * MIB
-"""Bytes in memory from which the rows of a file become a row group."""
+"""Bytes in memory at which a file's rows are written as a row group."""
 ROW_GROUP_ROWS: Final = 131_072
 PENDING_BYTES_MAX: Final = 64 * MIB
-"""Bytes of row groups that fill, in one task: then the largest is written as it is."""
+"""The most bytes of unfinished row groups in one task; above that the largest is written early."""
 PARTITIONS_MAX: Final = 256
-"""Partitions that one task writes at a time: each has a file open."""
+"""The most partitions that one task writes at a time, since each has an open file."""
 _ENDINGS: Final = {"parquet": "parquet", "json": "jsonl"}
 FORMATS: Final = tuple(_ENDINGS)
 _DATA: Final = int(EntryKind.DATA)
@@ -38,7 +38,7 @@ _DATA: Final = int(EntryKind.DATA)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How tasks write: the same for every task of an export."""
+    """How tasks write; all tasks of an export have the same plan."""
 
     target: Target
     exporter: str
@@ -47,8 +47,8 @@ class Plan:
     file_bytes: int
 
     def write(self, batches: Iterator[Any]) -> list[DataFile]:
-        """Writes all rows into staged files, durable on return but for their names. After an error none is left, as far
-        as they can be removed."""
+        """Writes all rows to staged files, durable on return except their names. After an error all of them are
+        removed, as far as possible."""
         writer = _Writer(self)
         try:
             for batch in batches:
@@ -126,7 +126,7 @@ class _DataWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Writes what is pending as one row group."""
+        """Writes the pending rows as one row group."""
         pending, self._pending = self._pending, []
         self.pending_bytes = self._pending_rows = 0
         if not pending:

@@ -1,4 +1,4 @@
-"""Files that are whole from the moment their names are there: those of CDC consumers, and of exports.
+"""Files that are whole as soon as their names exist: for CDC consumers and for exports.
 
-``directory`` is the place and its durable steps, ``parquet`` the columns of entries.
+``directory`` has the durable steps, ``parquet`` the columns of entries.
 """

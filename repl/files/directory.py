@@ -1,6 +1,6 @@
-"""A directory in which files appear whole, and names last, whatever ends at whatever moment.
+"""A directory in which files appear whole and under their final names last, wherever a process is stopped.
 
-new file, written, synced ─► renamed to its place ─► names synced up to the directory     one step for readers
+new file, written, synced ─► renamed to its final name ─► names synced up to the directory     one step for readers
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from vlsn.seams import Buffer, DirectoryLock, Disk, File
 
 
 class Directory:
-    """Files below ``path``; a name's parts are joined by ``/``.  ``close`` lets go of the lock."""
+    """Files below ``path``; a name's parts are joined by ``/``.  ``close`` releases the lock."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self.path = path
@@ -20,7 +20,7 @@ class Directory:
         self._lock: DirectoryLock | None = None
 
     def make(self, folder: str = "") -> None:
-        """Makes a folder with its parents, their names durable on return; nothing where it is there."""
+        """Creates a folder with its parents, their names durable on return; does nothing if it exists."""
         missing, path = [], self.path_of(folder)
         while not self._disk.exists(path) and os.path.dirname(path) != path:
             missing.append(path)
@@ -31,7 +31,7 @@ class Directory:
                 self._disk.sync_directory(os.path.dirname(each))
 
     def hold(self, name: str) -> None:
-        """Takes the directory for this process, by a lock on that file. Raises ``LogInUse``."""
+        """Locks the directory for this process, by a lock on that file. Raises ``LogInUse``."""
         self._lock = self._disk.lock(self.path_of(name))
 
     def close(self) -> None:
@@ -40,7 +40,7 @@ class Directory:
             lock.release()
 
     def names(self, folder: str = "") -> list[str]:
-        """No names where the folder is not there."""
+        """Lists the names in a folder; empty if the folder is missing."""
         try:
             return self._disk.list(self.path_of(folder))
         except FileNotFoundError:
@@ -50,7 +50,7 @@ class Directory:
         return self._disk.exists(self.path_of(name))
 
     def file(self, name: str, *, create: bool = False) -> File:
-        """Opens a file to write. Raises ``FileNotFoundError``."""
+        """Opens a file for writing. Raises ``FileNotFoundError``."""
         return self._disk.open(self.path_of(name), write=True, create=create)
 
     def read(self, name: str, bytes_max: int) -> bytes:
@@ -62,12 +62,12 @@ class Directory:
             file.close()
 
     def new_file(self, name: str) -> NewFile:
-        """Makes a file, and its folder where that is missing. Raises ``FileExistsError``."""
+        """Creates a file, and its folder if that is missing. Raises ``FileExistsError``."""
         self.make(os.path.dirname(name))
         return NewFile(self, name)
 
     def write(self, name: str, pieces: Iterable[Buffer]) -> None:
-        """Writes a file anew, in a folder that is made where it is missing; synced on return, its name is not."""
+        """Writes a file anew, and creates its folder if missing. On return the file is synced, its name is not."""
         self.make(os.path.dirname(name))
         if self.exists(name):
             self.remove(name)
@@ -81,14 +81,14 @@ class Directory:
             file.close()
 
     def replace(self, name: str, beside: str, pieces: Iterable[Buffer]) -> None:
-        """Replaces a file, or makes it; durable on return, and never seen half written. Until the file is
-        whole its name is ``beside``."""
+        """Replaces or creates a file; durable on return, and never visible half written. Until the file is whole its
+        name is ``beside``."""
         self.write(beside, pieces)
         self.rename(beside, name)
         self.sync(name)
 
     def rename(self, name: str, to: str) -> None:
-        """Renames a file, over one that is there. Raises ``FileNotFoundError``."""
+        """Renames a file, and replaces one with the new name. Raises ``FileNotFoundError``."""
         self._disk.rename(self.path_of(name), self.path_of(to))
 
     def remove(self, name: str) -> None:
@@ -99,7 +99,7 @@ class Directory:
             pass
 
     def sync(self, *names: str) -> None:
-        """On return the names are durable, and so are those of their folders."""
+        """Makes the names and those of their folders durable."""
         folders = {""}
         for name in names:
             while name := os.path.dirname(name):
@@ -112,7 +112,7 @@ class Directory:
 
 
 class NewFile:
-    """A new file that is written from its start."""
+    """A new file that is written from the beginning."""
 
     def __init__(self, directory: Directory, name: str) -> None:
         self._directory, self._name, self._at = directory, name, 0
@@ -123,14 +123,14 @@ class NewFile:
         self._at += len(data)
 
     def close(self) -> None:
-        """Ends the file: durable, but for its name, and whole on return."""
+        """Closes the file: durable on return, except its name, and whole."""
         try:
             self._file.sync()
         finally:
             self._file.close()
 
     def abandon(self) -> None:
-        """Ends the file, and removes it as far as that is possible."""
+        """Closes the file and removes it, as far as possible."""
         self._file.close()
         try:
             self._directory.remove(self._name)

@@ -25,21 +25,21 @@ COLUMNS: Final = tuple(SCHEMA.names)
 
 
 class Output(Protocol):
-    """A new file that is written from its start."""
+    """A new file that is written from the beginning."""
 
     def write(self, data: Buffer) -> None: ...
 
     def close(self) -> None:
-        """Ends the file: durable, and whole, on return."""
+        """Closes the file: durable and whole on return."""
         ...
 
     def abandon(self) -> None:
-        """Ends it, and removes it as far as that is possible."""
+        """Closes the file and removes it, as far as possible."""
         ...
 
 
 class Sink(io.RawIOBase):
-    """An output as PyArrow writes to it, with the size and the CRC-32C of its bytes."""
+    """An output for PyArrow, with the size and the CRC-32C of its bytes."""
 
     def __init__(self, output: Output) -> None:
         self.output = output

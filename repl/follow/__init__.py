@@ -1,1 +1,2 @@
-"""The other roles: a replica, the founder of a group, a node that comes back with an old disk."""
+"""The roles of a node that is not the master: a replica, the founder of a group, a node that restarts with an old
+disk."""

@@ -1,14 +1,15 @@
 """Following: the role of a replica.
 
-    who leads? ─► WS /v1/feed ─► syncup ─► blocks in, acknowledgements out ─► (ends) ─► again, for ever
+    find the master ─► WS /v1/feed ─► syncup ─► blocks in, acknowledgements out ─► (the feed stops) ─► again, for ever
 
-All members are asked at once; the first that says it leads, in a term not below the stored one, is the master.  Where
-all masters lead in a lower term, one of them learns the stored term, so that it steps down. An empty node takes its
-very first feed only from the incarnation and process to which it last reported that it is empty.  Each try backs off up
-to half a second and starts over once a feed has streamed.  A refusal that time alone does not mend (not listed, nothing
-in common) shows in the state's reason, and is tried all the same: a person, or the group, may change it.  Where its
-block differs from the master's, the members' copies decide (``integrity``).  A rollback of durable entries halts the
-node.
+All members are asked at once. The first one that answers as master, in a term not below the stored one, is the master.
+If every master found has a lower term, one of them learns the stored term and steps down. An empty node accepts its
+first feed only from the incarnation and process to which it last reported that it is empty.
+
+Each try waits up to half a second; the wait starts over once a feed has streamed. A refusal that time alone does not
+cure (not listed, no VLSN in common) is shown as the state's reason. The node still tries again, because a person or the
+group may change the cause. If a block differs from the master's, the members' copies decide (``integrity``). A rollback
+of durable entries halts the node.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 0.5
 FIND_TIMEOUT_S = 2.0
 DAMAGED_SYNCUPS_MAX = 10
-"""Syncups in a row, ended because this node's own log cannot be read, that end in a restore. For one, the entries to be
-rolled back may be unreadable, and no peer has them."""
+"""The number of consecutive syncups, each ended because this node's own log cannot be read, after which the log is
+restored. The entries to roll back may be unreadable, and no peer has them."""
 _Again = (Unreachable, FeedRefused, NotMaster, ChannelClosed, BadBody, OSError, TimeoutError)
 
 
 class Following(Role):
-    """One stretch of following the master of the time; ``master`` is the one that is fed from, or was last."""
+    """One period of following a master. ``master`` is the node that feeds this one, or the last one that did."""
 
     def __init__(self, opened: OpenMember, electing: Electing, reads: Reads, restoration: Restoration) -> None:
         self._opened = opened
@@ -73,7 +74,7 @@ class Following(Role):
         self.reason = ""
         self.feeds = 0
         self.unlisted_by: set[NodeName] = set()
-        """The nodes that say, as of the last search, that the group lists this node no more."""
+        """The nodes that answered in the last search that the group no longer lists this node."""
         self.catching_up = ReplicaLag()
         self._tries = 0
         self._damaged_syncups = 0
@@ -81,12 +82,12 @@ class Following(Role):
 
     @property
     def master_url(self) -> str | None:
-        """The URL where appends go, while this node follows a master."""
+        """The URL for appends while this node follows a master; otherwise None."""
         streaming = self.feed is not None and self.feed.streaming
         return self.member.members.urls.get(self.master) if streaming and self.master is not None else None
 
     def streams_in(self, term: Term) -> bool:
-        """Says whether this log is matched with that of the master of ``term``."""
+        """Returns whether this log is matched with the log of the master of ``term``."""
         return self.feed is not None and self.feed.streaming and self.feed.term == term
 
     @property
@@ -98,7 +99,7 @@ class Following(Role):
             try:
                 await self._follow()
             except _Again as error:
-                bare(error)  # it holds the feed that ended
+                bare(error)  # the error refers to the feed that has stopped
             await asyncio.wait([self._called], timeout=self._backoff_s())
 
     def _backoff_s(self) -> float:
@@ -107,12 +108,12 @@ class Following(Role):
         return self.member.seams.random.uniform(most / 2, most)
 
     def called(self) -> None:
-        """Begins the search again, at once: a new master asks for its replicas."""
+        """Begins the search again at once, because a new master calls its replicas."""
         if not self._called.done():
             self._called.set_result(None)
 
     async def _follow(self) -> None:
-        """Follows one feed, from the search for a master to its end; always raises."""
+        """Follows one feed, from the search for a master to the end of the feed. Always raises."""
         member = self.member
         try:
             answer = await self._find()
@@ -122,7 +123,7 @@ class Following(Role):
             self._stopped(error)
             if isinstance(error, _Again):
                 raise
-            raise Unreachable(str(error)) from error  # the master's own state is not this node's
+            raise Unreachable(str(error)) from error  # the condition of the master is not this node's
         self.master = master = NodeName(answer.name)
         feed = self.feed = ReplicaFeed(
             log=self.log,
@@ -146,9 +147,9 @@ class Following(Role):
             await channel.close()
 
     async def _find(self) -> Answer:
-        """Finds the member that leads, and returns what it says of itself. A master of a term below the stored one is
-        taken only when no other leads: its feed is refused, but it learns the stored term and steps down. Raises
-        ``NotMaster``, ``NotListed``, ``WrongVersion``."""
+        """Returns the answer of the member that is the master. A master of a term below the stored one is returned only
+        if there is no other: it refuses the feed, but learns the stored term and steps down. Raises ``NotMaster``,
+        ``NotListed``, ``WrongVersion``."""
         member = self.member
         loop = asyncio.get_running_loop()
         called = self._called = loop.create_future()
@@ -198,24 +199,26 @@ class Following(Role):
         raise NotMaster(self._electing.reason or "; ".join(sorted(said)) or "no member leads")
 
     def _silent(self, name: NodeName, error: BaseException) -> None:
-        """Notes a member that does not answer: its process has ended where nothing listens any more."""
+        """Notes a member that does not answer. If its address refuses connections, its process has ended."""
         if isinstance(error, Unreachable) and error.refused:
             self._electing.gone(name)
 
     def _check_near(self, master: Answer) -> None:
-        """Refuses a master many terms ahead that nobody else names. This node's vote would have had a part in its
-        election. Raises ``NotMaster``."""
+        """Refuses a master many terms ahead that no other member names, because this node's vote would have been part
+        of its election. Raises ``NotMaster``."""
         stored = self.log.node_file.record.term
         if master.term > stored + TERMS_AHEAD_MAX and self.member.members.vouches_for_itself(NodeName(master.name)):
-            raise NotMaster(f"{master.name} leads term {master.term}, far above {stored}, and nobody else names it")
+            raise NotMaster(f"{master.name} leads term {master.term}, far above {stored}, and no other member names it")
 
     async def _connect(self, master: Answer) -> Channel:
-        """Opens a feed's channel. Raises what the master refuses it with."""
+        """Opens the channel of a feed. Raises the master's refusal."""
         member = self.member
         incarnation = Incarnation(founding.parse_hex(master.incarnation))
         process = founding.parse_hex(master.process)
         if not self.log.view.allocated and member.founder is not None and member.founder != (incarnation, process):
-            raise Unreachable(f"{master.name} is not the process that this empty node answered; waits for it")
+            raise Unreachable(
+                f"{master.name} is not the process that this empty node has answered; waiting for that process"
+            )
         return await member.network.connect(
             f"{member.members.urls[NodeName(master.name)]}/v1/feed",
             headers=encode_hello(self._hello(NodeName(master.name), incarnation)),
@@ -237,8 +240,8 @@ class Following(Role):
         )
 
     async def _weighed(self, fault: BaseException) -> BaseException:
-        """Returns what is raised in the place of ``fault``. One that time does not mend may end in a restore, or halt
-        the node."""
+        """Returns the error to raise in place of ``fault``. A fault that time does not cure may lead to a restore, or
+        halt the node."""
         if self.member.stopping:
             return fault
         try:
@@ -253,7 +256,7 @@ class Following(Role):
         return fault
 
     def _restores_for(self, fault: BaseException) -> str:
-        """Returns why ``fault`` of a feed has this log replaced; "" where another try may do."""
+        """Returns why ``fault`` requires a restore of this log; "" if another try may help."""
         feed = self.feed
         if isinstance(fault, FeedRejected) and fault.reason == Trimmed.slug and feed is not None and not feed.term:
             return f"trimmed: {fault}"
@@ -300,7 +303,7 @@ class Following(Role):
         self._electing.heard(self.master, self.feed.term)
 
     def _taken(self) -> None:
-        """Notes that a feed has got past its syncup."""
+        """Notes that a feed has passed its syncup."""
         member, feed = self.member, self.feed
         assert self.master is not None and feed is not None
         member.members.unlisted_by.clear()
@@ -316,7 +319,7 @@ class Following(Role):
     def synced(self, last_vlsn: Vlsn) -> None:
         if self.feed is not None:
             self.feed.synced()
-        self._reads.rose()  # blocks that were durable before they came to the ring
+        self._reads.rose()  # blocks that were durable before they came into the ring
 
     def tick(self) -> None:
         if self.feed is not None:
@@ -327,9 +330,9 @@ class Following(Role):
             self._meet_floor(self.feed.position)
 
     def _meet_floor(self, position: Position) -> None:
-        """Lowers a floor that this feed has met. The entries behind the floor were acknowledged before this feed began.
-        The master of the stored term had them by then, or they do not count. Else a floor of that term, set high, would
-        stand until the next."""
+        """Lowers a vote floor that this feed has reached. The entries above the floor were acknowledged before this
+        feed began. The master of the stored term has them, or they were not durable. Otherwise a high floor of that
+        term would remain until the next term."""
         log = self.log
         record, last = log.node_file.record, log.view.range.last_sync
         below = is_below_floor(record, (log.view.history.term_of(last), last))
@@ -338,13 +341,13 @@ class Following(Role):
 
 
 def _is_integrity(error: BaseException) -> bool:
-    """Says whether two copies differ, as this side has found or the master has."""
+    """Returns whether two copies differ, by the finding of this node or the master's."""
     rejected = isinstance(error, FeedRejected) and error.reason == IntegrityFault.slug
     return rejected or isinstance(error, IntegrityFault)
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Returns the first fault that is none of the loop's own cancels."""
+    """Returns the first error that is not a cancellation."""
     for error in errors.exceptions:
         found = _first(error) if isinstance(error, BaseExceptionGroup) else error
         if not isinstance(found, asyncio.CancelledError):

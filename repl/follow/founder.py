@@ -1,8 +1,8 @@
-"""The role of the first member by name, which founds the group while its log is empty. Every member's log must be
-empty, as far as it knows.
+"""The role of the first member by name, which founds the group while its log is empty. The other members must report
+empty logs.
 
-It ends when it leads the founding term, or when a member turns out to hold a log of this group: then this node has
-nothing to found, and follows.
+The role ends when this node is master in the founding term, or when a member has a log of this group. In that case this
+node follows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ASK_AGAIN_S = 0.3
 
 
 class Founder(Role):
-    """Asks every member until all are empty.  ``run`` returns when there is nothing left to found."""
+    """Asks every member until all are empty. ``run`` returns when no group needs to be founded any more."""
 
     def __init__(self, opened: OpenMember, electing: Electing) -> None:
         self.member = opened.member

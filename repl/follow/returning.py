@@ -1,13 +1,13 @@
-"""The role of a node that starts with a used disk: it asks other members for the promises that they have heard of it.
+"""The role of a node that starts with a used disk: it asks the other members which promises they have received from it.
 
-Before every other member has answered, or cannot be reached, and at least one has, it neither votes, nor stands, nor
-takes a feed.  The member that remembers a promise which the disk has forgotten may be at the end of the slowest link. A
-machine whose process has ended refuses at once; a silent one costs a start ``connect_timeout_s``. A group that has its
-majority without this node goes on meanwhile.
+The node neither votes, nor stands, nor accepts a feed until at least one member has answered, and each other one has
+answered or cannot be reached. The member that remembers a promise which the disk has lost may have the slowest link. A
+machine whose process has ended refuses at once; a silent one delays the start by ``connect_timeout_s``. A group that
+has its majority without this node continues meanwhile.
 
-A forgotten promise makes the node another incarnation: its log stays, and it has no vote until a GROUP entry admits it
-again (``old_images``, ``group_changes``).  A node that was empty when it started does not ask, nor does the only
-electable member.
+If the disk has lost a promise, the node becomes another incarnation. Its log stays, and it has no vote until a GROUP
+entry admits it again (``old_images``, ``group_changes``). A node that was empty at its start does not ask, nor does the
+only electable member.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ AGAIN_S = 0.2
 
 
 class Returning(Role):
-    """``run`` returns once a member has answered, and the node has the incarnation that it may have."""
+    """Asks the members for this node's promises. ``run`` returns once they have answered and the node has the right
+    incarnation."""
 
     def __init__(self, opened: OpenMember, electing: Electing, providing: Providing) -> None:
         self.member = opened.member
@@ -59,7 +60,8 @@ class Returning(Role):
         member.recognise(True)
 
     async def _ask(self) -> list[Told]:
-        """Asks the members for the promises of this incarnation."""
+        """Returns the promises that the members have received from this incarnation; empty if the role must ask
+        again."""
         member = self.member
         asked = {
             asyncio.create_task(ask(member, name, url, founding.DISCOVERY)): name
@@ -75,7 +77,7 @@ class Returning(Role):
                 done |= ended
                 refused = _refused(done, asked)
                 if any(isinstance(error, NotListed) for error in refused.values()) and not self._is_unlisted:
-                    self._say(refused)  # at once, though others may be silent for long
+                    self._say(refused)  # at once, because other members may stay silent for long
         finally:
             for task in asked:
                 task.cancel()
@@ -83,7 +85,7 @@ class Returning(Role):
         refused = _refused(done, asked)
         silent = set(member.members.listed) - {member.name} - set(answers)
         if all(answer.empty for answer in answers.values()) and (silent or not answers):
-            self._say(refused)  # an empty node has heard of nobody: a listed one that is silent may have
+            self._say(refused)  # an empty node has received no promise, but a silent member may have
             return []
         return [heard_in(answer) for answer in answers.values()]
 
@@ -91,20 +93,22 @@ class Returning(Role):
         said = "; ".join(f"{name}: {error}" for name, error in sorted(refused.items()))
         self._is_unlisted = any(isinstance(error, NotListed) for error in refused.values())
         reason = (
-            f"{NotListed.slug}: {said}" if self._is_unlisted else f"waits for a member that has heard of it: {said}"
+            f"{NotListed.slug}: {said}"
+            if self._is_unlisted
+            else f"waits for a member that has received its promises: {said}"
         )
         self.member.set_state("UNKNOWN", reason)
 
     def _waits(self, names: Iterable[NodeName]) -> None:
         if not self._is_unlisted:
             said = ", ".join(sorted(names))
-            self.member.set_state("UNKNOWN", f"waits for what {said} will tell that it has heard of it")
+            self.member.set_state("UNKNOWN", f"waits for {said} to report the promises of this node")
 
 
 def _refused(
     done: set[asyncio.Task[Answer]], asked: Mapping[asyncio.Task[Answer], NodeName]
 ) -> dict[NodeName, BaseException]:
-    """Lists why those gave no answer. Raises what is none of theirs."""
+    """Returns why members did not answer. Raises any other error."""
     refused: dict[NodeName, BaseException] = {}
     for task in done:
         error = task.exception()

@@ -1,6 +1,7 @@
-"""Checking a message that came in a member's name: by a hello to the URL where this node has it listed.
+"""Confirms messages in a member's name: sends a hello to the URL where this node has the member listed.
 
-Callers that ask while a question is on its way share the next one. A node so asks only as often as its members answer.
+Callers that ask while a hello is under way share the next hello. So a node asks a member only as often as the member
+answers.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ CONFIRM_S = 1.0
 
 
 class Confirming:
-    """One node's, from its start to its stop."""
+    """The confirmations of one node, from its start to its stop."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
@@ -32,7 +33,7 @@ class Confirming:
         self._looks: dict[NodeName, asyncio.Task[Answer | None]] = {}
 
     async def answer(self, name: NodeName) -> Answer | None:
-        """Asks the member ``name`` itself; None when it says nothing within ``CONFIRM_S``."""
+        """Asks the member ``name`` itself. Returns None if it does not answer within ``CONFIRM_S``."""
         if name not in self._asked:
             self._asked[name] = Shared(partial(self._ask, name))
         try:
@@ -42,8 +43,9 @@ class Confirming:
             return None
 
     async def believed(self, claim: Claim, electors: Sequence[Elector], *, stored: int) -> int | None:
-        """Returns the term that is believed of ``claim``, after asking its sender where the rule says so. It is a lower
-        one of a sender that nobody else vouches for: terms rise towards its own by a few at a time."""
+        """Returns the term that this node believes of ``claim``, after asking the sender if the rule requires that. If
+        no other member vouches for the sender, the returned term is limited, so that terms rise towards the sender's in
+        small steps. Returns None for a claim that is not believed."""
         weight = weigh(claim, electors, stored=stored, known=self._member.members.urls)
         if weight is Weight.TAKEN:
             return claim.term
@@ -55,13 +57,13 @@ class Confirming:
         return claim.term
 
     async def hands_over(self, master: NodeName, term: Term, *, to: str) -> bool:
-        """Says whether ``master`` says itself that it, of ``term``, hands over to ``to``."""
+        """Returns whether ``master`` itself confirms that it hands over its ``term`` to ``to``."""
         answer = await self.answer(master)
         return answer is not None and announces(answer, term=term, to=to)
 
     def told(self, name: NodeName, incarnation: int, told: Told) -> None:
-        """Takes a report in the name of ``name``. Only the member's own answer is remembered: it is asked when the
-        report names another term or vote."""
+        """Handles a report in the name of ``name``. Only the member's own answer is remembered: the member is asked if
+        the report has a newer term or vote."""
         members = self._member.members
         heard = self._member.heard_of(incarnation)
         newer = told.sequence > heard.sequence or told.term > heard.term
@@ -70,7 +72,7 @@ class Confirming:
             look.add_done_callback(lambda _: self._looks.pop(name, None))
 
     async def close(self) -> None:
-        """Ends every question under way."""
+        """Ends every request under way."""
         for asked in self._asked.values():
             asked.close(NotMaster("the node is stopping"))
         if self._looks:

@@ -1,4 +1,4 @@
-"""The electors: the members that a log's newest GROUP entry lists, and how one counts and waits by them.
+"""The electors: the members that a log's newest GROUP entry lists, and how each of them counts and waits.
 
 Pure.
 """
@@ -14,15 +14,17 @@ from vlsn.format.records import PRIORITY_MAX, GroupEntry
 from vlsn.ids import Incarnation, NodeName
 
 PRIORITY_DELAY_S = 0.05
-"""The delay with which a node waits out a master's silence, for each step below the highest priority."""
+"""The additional delay, in seconds, of a node for each step below the highest priority."""
 
-# How long nobody stands once the master's process has ended, as fractions of an election timeout.
+# Delays until a node stands after the master's process has ended, as fractions of an election timeout.
 SEVERAL = (0.0, 0.3)
-"""Delays of several with one priority: drawn, so that they do not ask for the same votes at once."""
+"""The range of delays if several nodes have one priority. The delay is random, so that they do not request the same
+votes at once."""
 LONE = (0.05, 0.1)
-"""Delays of the only one with its priority. The others have noticed the end too by then, and do not refuse it."""
+"""The range of delays of a node that is alone with its priority. By then the other nodes have noticed the end, too, and
+do not refuse it."""
 NEXT = 0.1
-"""The delay from the last of one priority to the first of the next: an election fits in between."""
+"""The delay from the last node of one priority to the first of the next priority: an election fits in between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ def voters(listed: Sequence[Elector]) -> set[NodeName]:
 
 
 class Listed:
-    """The electors of a group as one of them, ``name``, counts and waits by them."""
+    """The electors of a group, with the counts and delays of one of them, ``name``."""
 
     __slots__ = ("_name", "delay_s", "electable", "electors")
 
@@ -69,8 +71,8 @@ class Listed:
         self.delay_s = PRIORITY_DELAY_S * min(PRIORITY_MAX, max(0, highest - own))
 
     def turn(self, gone: NodeName) -> tuple[float, float]:
-        """Returns between which fractions of an election timeout this node stands, once the process of ``gone`` has
-        ended. It is in the order of priorities, the highest first."""
+        """Returns the range of delays, as fractions of an election timeout, after which this node stands if the process
+        of ``gone`` has ended. Nodes stand in the order of their priorities, the highest first."""
         left = Counter(each.priority for each in self.electors if each.electable and each.name != gone)
         own = next((each.priority for each in self.electors if each.name == self._name), 0)
         start = sum(_window(count)[1] + NEXT for priority, count in left.items() if priority > own)

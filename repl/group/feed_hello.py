@@ -1,4 +1,4 @@
-"""The headers with which a replica asks for its feed."""
+"""The headers of a replica's request for its feed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WHOLE = re.compile(r"[0-9]{1,19}\Z")
 
 
 def encode_hello(hello: FeedHello) -> dict[str, str]:
-    """Returns the headers that a replica connects with."""
+    """Returns the headers with which a replica connects."""
     headers = {
         "Vlsnlog-Version": str(hello.levels),
         "Vlsnlog-Group": hello.group,
@@ -32,8 +32,9 @@ def encode_hello(hello: FeedHello) -> dict[str, str]:
 
 
 def decode_hello(headers: Mapping[str, str], *, to: str, levels: Levels) -> FeedHello:
-    """Decodes what is asked of the node ``to``, which speaks ``levels``. Raises ``WrongVersion`` before it looks at any
-    other header, which may be of a later day; ``BadArgument`` naming the header."""
+    """Decodes a request for a feed to the node ``to``, which supports ``levels``. Raises ``WrongVersion`` before it
+    checks any other header, because headers may be of a later release. Raises ``BadArgument`` with the name of the
+    header."""
     theirs = read_levels(headers.get("Vlsnlog-Version", ""))
     levels.check_peer(theirs, own=to, peer="the replica")
     to_incarnation = _hex(headers, "Vlsnlog-To-Incarnation") if "Vlsnlog-To-Incarnation" in headers else None

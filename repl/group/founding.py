@@ -1,14 +1,14 @@
 """Founding: how a group begins.
 
-The founding term has no vote. The first member by name asks every member. Once *all* have answered that they are empty,
-their write path drained, it stores a term above all stored ones, synced. It then writes TERM and GROUP, which lists
-their incarnations, as **one block**:
+The founding term needs no vote. The first member by name asks every member. Once *all* have answered that they are
+empty, with their write paths drained, it stores a term above all stored ones, synced. It then writes TERM and GROUP,
+which lists the members' incarnations, as **one block**:
 
     ask n1 n2 n3  ─►  all empty, stored terms 0 0 2  ─►  term 3 stored, synced  ─►  block (3, 1): TERM, GROUP
 
-A crash before that block is synced leaves every log empty, and founding starts again with a higher term; a crash after
-it leaves a group. A member that answered takes its first feed only from the incarnation and process that it answered
-last. Pure: answers in, decision out.
+After a crash before that block is synced, every log is empty, and founding starts again with a higher term. After a
+later crash there is a group. A member that answered accepts its first feed only from the incarnation and process that
+it answered last. Pure: answers in, decision out.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MasterUrl = Annotated[str, Meta(pattern=r"^(http://[!-~]{1,256})?\Z")]
 FOUNDING: Final = "founding"
 DISCOVERY: Final = "discovery"
 ALARMS_MAX: Final = 32
-"""Alarms that a node tells the others; further ones are counted in the last one."""
+"""The most alarms that a node reports. The last one counts the further ones."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -50,7 +50,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sequence: Number = 0
     told: Number = 0
     url: MasterUrl = ""
-    """The sender's."""
+    """The sender's URL."""
     group_term: Number = 0
     group_vlsn: Number = 0
     """The VLSN of the newest GROUP entry that its log has."""
@@ -62,14 +62,14 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class HoldPosition(msgspec.Struct, frozen=True, array_like=True):
-    """A member's place, and which incarnation it is: ``vlsn`` 0 where nobody knows."""
+    """The position of a member's incarnation; ``vlsn`` is 0 if the position is not known."""
 
     incarnation: Hex
     vlsn: Number
 
 
 class KnownGroup(msgspec.Struct, frozen=True):
-    """The newest GROUP entry that is known durable, at ``vlsn``; there is no other up to ``upto``."""
+    """The newest GROUP entry that is known to be durable, at ``vlsn``. There is no later one up to ``upto``."""
 
     vlsn: Number
     upto: Number
@@ -102,39 +102,40 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     floor_vlsn: Number = 0
     state: str = "UNKNOWN"
     no_space: bool = False
-    """True where it takes no appends: a master without space hands over to another one only."""
+    """True if the node has no space for appends. A master without space hands over only to a node with space."""
     clock_us: Number = 0
-    """Its wall clock, µs since the epoch."""
+    """The node's wall clock, µs since the epoch."""
     sequence: Number = 0
     told: Number = 0
     told_term: Number = 0
-    """The term of the block at VLSN ``told``, which it tells of itself with ``term`` (``old_images``)."""
+    """The term of the block at VLSN ``told``. With ``term`` they are the node's report of its promises
+    (``old_images``)."""
     master: MasterName = ""
     master_url: MasterUrl = ""
-    """The master's URL, as far as it knows: a node that was away may not know that member yet."""
+    """The master's URL, as far as the node knows: a node that was away may not know that member yet."""
     heard_sequence: Number = 0
     heard_term: Number = 0
     heard_told: Number = 0
     heard_told_term: Number = 0
-    """The asker's term in the newest report that it has."""
+    """The term of the block at VLSN ``heard_told``. The four ``heard`` fields are the asker's newest report."""
     known_group: KnownGroup | None = None
-    """The group as it knows it, for an asker that wants it."""
+    """The group as the node knows it, if the asker wants it."""
     holds: dict[Name, HoldPosition] | None = None
     """The positions from which members still need the log, by a master (``member_holds``)."""
     levels: Levels = LEVEL_1
     """The levels that it speaks."""
     members: dict[Name, MasterUrl] = {}  # msgspec copies it
-    """Members and their URLs, by a list that is newer than the asker's."""
+    """Members and their URLs, from a list that is newer than the asker's."""
     hands_to: MasterName = ""
     hands_term: Number = 0
-    """The node that it has asked to take over, and its own term then."""
+    """The node that this one has asked to take over as master, and this node's term then."""
     alarms: list[Alarm] = []  # msgspec copies it
     """Its own alarms, at most ``ALARMS_MAX``; empty from a release without alarms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Write the first block, in ``term`` (to be stored first)."""
+    """The decision to write the first block in ``term``, which must be stored first."""
 
     term: Term
     group: GroupEntry
@@ -144,19 +145,19 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Ask again; ``reason`` is for status."""
+    """The decision to ask again. ``reason`` is for the status."""
 
     reason: str
 
 
 def read_question(body: object) -> Question:
-    """Raises ``BadBody``."""
+    """Decodes a hello. Raises ``BadBody``."""
     return read_object(body, Question, "hello")
 
 
 def read_answer(body: bytes) -> Answer:
-    """Decodes another node's answer on itself, each number within the range of a record or a block. Raises
-    ``BadBody``."""
+    """Decodes another node's answer about itself. Each number must be in the range that a record or a block can hold.
+    Raises ``BadBody``."""
     answer = read_json(body, Answer, "no answer to a hello")
     if answer.holds is not None and len(answer.holds) > MEMBERS_MAX:
         raise BadBody(f"an answer that tells how far {len(answer.holds)} members are")
@@ -166,13 +167,14 @@ def read_answer(body: bytes) -> Answer:
 
 
 def is_newer(at: tuple[int, int], end: tuple[int, int]) -> bool:
-    """Says whether a log with that ``end`` lacks the GROUP entry at ``at`` (term, VLSN) and may yet get it. It may
-    behind its end. Before that, a durable one is in that log, and what is not was rolled back."""
+    """Returns whether a log with that ``end`` is missing the GROUP entry at ``at`` (term, VLSN) and may still receive
+    it. An entry after the log's end may still come. A durable entry before the end is in that log, and any other was
+    rolled back."""
     return at > end
 
 
 def parse_hex(text: str) -> int:
-    """Raises ``BadBody``."""
+    """Parses 16 hex digits. Raises ``BadBody``."""
     if len(text) != 16 or text.strip("0123456789abcdef"):
         raise BadBody(f"{text[:40]!r} is not 16 lower-case hex digits")
     return int(text, 16)
@@ -181,7 +183,8 @@ def parse_hex(text: str) -> int:
 def decide(
     group: str, members: Mapping[NodeName, str], answers: Mapping[NodeName, Answer], *, stored_term: Term
 ) -> Found | Wait:
-    """Decides on ``members`` (name → URL of all, the founder too) by the ``answers`` of all that answered."""
+    """Decides by the ``answers`` of all members that have answered. ``members`` maps all names to URLs, the founder's
+    included."""
     silent = [name for name in members if name not in answers]
     if silent:
         return Wait(f"founding: no answer from {', '.join(silent)}")

@@ -1,4 +1,4 @@
-"""A member's word about itself, as a hello asks and as it answers one."""
+"""A member's report about itself, in a hello and in the answer to a hello."""
 
 from __future__ import annotations
 
@@ -39,13 +39,14 @@ def group_at(member: Member) -> tuple[int, int]:
 
 
 def log_end(member: Member) -> tuple[int, int]:
-    """Returns term and VLSN of the end of this log, synced."""
+    """Returns term and VLSN of the synced end of this log."""
     log = member.opened().log
     return log.view.history.term_of(log.view.range.last_sync), log.view.range.last_sync
 
 
 def answer_of(member: Member, asker: int = 0, *, wants_group: bool = False) -> Answer:
-    """Answers for ``member``, of itself and of the incarnation ``asker``; only synced blocks are spoken of."""
+    """Makes the answer of ``member``: its report about itself, and about the incarnation ``asker``. Only synced blocks
+    are included."""
     opened = member.opened()
     told, heard, log = opened.told(), member.heard_of(asker), opened.log
     record = log.node_file.record

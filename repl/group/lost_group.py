@@ -1,13 +1,13 @@
-"""A GROUP entry that a node has lost. A member that has it sends it in the hellos that members exchange anyway.
+"""A GROUP entry that a node has lost. A member that has the entry sends it in its answers to hellos.
 
-A log that was cleaned past its GROUP entry has that in its state record alone. A node that has lost both counts no
-votes or acknowledgements. It neither leads nor cleans, and its status says so.
+A log that was cleaned past its GROUP entry has that entry in its state record only. A node that has lost both counts no
+votes or acknowledgements. The node neither leads nor cleans, and reports that in its status.
 
-    GROUP at 2, log cleaned up to 60, state lost      asks in its hellos; n2 knows GROUP 2, and no other up to 95
-                                                      95 reaches 60: the entry at 2 is the one that counts there
+    GROUP at 2, log cleaned up to 60, state lost      asks in its hellos; n2 knows GROUP 2, and no later one up to 95
+                                                      95 is past 60: the entry at 2 is the valid one before VLSN 60
 
-The entries that n2 calls durable up to 95, and those before this log's first VLSN, are of one history. A GROUP entry
-from 60 on would be in this log itself.
+The entries that n2 calls durable up to 95, and the entries before this log's first VLSN, belong to one history. A GROUP
+entry from 60 on would be in this log itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def is_lost(log: LocalLog) -> bool:
 
 
 def known_group(log: LocalLog) -> KnownGroup | None:
-    """Returns the group as this node knows it."""
+    """Returns the group as this node knows it, or None if it does not know a durable GROUP entry."""
     durable = [(vlsn, entry) for vlsn, entry in log.view.history.groups if vlsn <= log.view.dtvlsn]
     if not durable or is_lost(log):
         return None
@@ -34,13 +34,13 @@ def known_group(log: LocalLog) -> KnownGroup | None:
 
 
 def counts(known: KnownGroup, first: int) -> bool:
-    """Says whether it is the newest GROUP entry before ``first``, where the log begins that has lost it. The sender
-    knows the log up to ``upto``."""
+    """Returns whether ``known`` is the newest GROUP entry before ``first``, the first VLSN of the log that has lost it.
+    The sender knows the log up to ``upto``."""
     return known.vlsn < first <= known.upto + 1
 
 
 def take(member: Member, answer: Answer) -> None:
-    """Takes over a member's group, where this log has lost its own. Raises ``BadBody``."""
+    """Adopts a member's group if this log has lost its own. Raises ``BadBody``."""
     log, known = member.log, answer.known_group
     if known is None or log is None or not is_lost(log):
         return

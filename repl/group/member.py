@@ -1,10 +1,10 @@
-"""A member: the part of a node that lives before, between and after its logs.
+"""A member: the part of a node that exists before, between and after its logs.
 
     Member       settings, seams, network, events, state, the other members, the node file's record, counters
-    OpenMember   while a log is open: the log, the role that plays, what the other members still need of that log
+    OpenMember   while a log is open: the log, the current role, the holds of the other members on that log
 
-A part of the node takes one of the two, and the other parts that it uses; never the node.  All of it is used on the
-event loop's thread.
+A part of the node receives one of the two and the other parts that it uses, but never the node. All of it is used on
+the event loop's thread.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from vlsn.errors import Damaged, NotListed, NotMaster
 from vlsn.format.records import GroupEntry
 from vlsn.histogram import Seconds
 from vlsn.ids import Incarnation, NodeName, Term, Vlsn
+from vlsn.levels import Levels
 from vlsn.pages.source import PageSource
 from vlsn.seams import Seams
 from vlsn.state.node_file import NodeFile, NodeRecord
@@ -46,17 +47,17 @@ class Counts:
     appends: Seconds = field(default_factory=Seconds)
     """Seconds from submission to acknowledgement."""
     duplicate_appends: int = 0
-    """Submissions of producers that were here before."""
+    """The number of producers' submissions that were in the log already."""
     commits: int = 0
-    """Transactions that were submitted to be logged."""
+    """The number of transactions that were submitted to be logged."""
     aborted: int = 0
     expired: int = 0
-    """Transactions that nobody called for too long."""
+    """The number of transactions that were dropped, because no call came for too long."""
     gone: int = 0
-    """Commits asked of which nothing is staged or logged."""
+    """The number of commits that were requested when nothing of them was staged or logged."""
     old_images: int = 0
     readmitted: int = 0
-    """Members that came back as another incarnation and were admitted under their names, by this node."""
+    """The number of members that came back as another incarnation and were admitted under their names, by this node."""
     master_changes: int = 0
 
 
@@ -76,20 +77,20 @@ class Member:
         self.reason = "opening"
         self.members = Members(config, self._group)
         self.may_found = config.first_member == config.name
-        """No member is known to hold a log of this group."""
+        """True while no member is known to have a log of this group."""
         self.founder: tuple[Incarnation, int] | None = None
-        """Incarnation and process of the node that this one last told that it is empty."""
+        """Incarnation and process of the node to which this one last reported that it is empty."""
         self.recognised = False
-        """Nobody remembers more of this node than its disk does, as far as somebody was there to be asked."""
+        """True once the members have been asked, and none remembers a promise that this node's disk has lost."""
         self.stopping = False
         self.node_file: NodeFile | None = None
-        """The node file of the log that is open, is being restored, or was so last."""
+        """The node file of the log that is open or being restored, or was last."""
         self.open: OpenMember | None = None
-        """``None`` while no log is open; callers that need one call ``opened``."""
+        """``None`` while no log is open. Callers that need a log call ``opened``."""
         self.fatal = on_fatal
         self.workers = Workers(seams.threads, on_fatal)
         self.alarms: Callable[[], list[Alarm]] = list
-        """Lists the alarms of this node, for every answer to a hello."""
+        """Returns the alarms of this node, for every answer to a hello."""
         self._known_master: tuple[NodeName, int] | None = None
 
     @property
@@ -104,7 +105,7 @@ class Member:
             self.event("state", state=state, reason=reason)
 
     def master_is(self, name: NodeName, term: int) -> None:
-        """Notes that this node leads, or is fed by ``name`` now."""
+        """Notes that this node is the master, or is now fed by ``name``."""
         known = (name, term)
         if known != self._known_master:
             self.counts.master_changes += self._known_master is not None
@@ -112,7 +113,7 @@ class Member:
             self.event("master", master=name, term=term)
 
     def event(self, name: str, **fields: object) -> None:
-        """Writes one line of the node's log, and keeps the event; its name is one of ``repl.events``."""
+        """Writes one line to the node's log, and keeps the event. ``name`` is one of ``repl.events``."""
         count = self.events.note(name, self.seams.clock.wall_us(), fields)
         if count & (count - 1):
             return
@@ -121,6 +122,10 @@ class Member:
         text = " ".join(f"{key}={value!r}" if " " in str(value) else f"{key}={value}" for key, value in fields.items())
         said = {"node": self.config.name, "event": name, **fields}
         logger.log(level_of(name, fields), "%s %s %s", self.config.name, name, text, extra={"said": said})
+
+    def spoken(self) -> dict[NodeName, Levels]:
+        """Returns the levels of each member that has reported them, and this node's."""
+        return {**self.members.levels, self.name: self.seams.levels}
 
     def recognise(self, known: bool) -> None:
         self.recognised = known
@@ -133,8 +138,8 @@ class Member:
 
     @property
     def record(self) -> NodeRecord | None:
-        """The node file's record, as of when a log was open last, also while it is restored. None before the first
-        time."""
+        """The node file's record of the last open log, even while the log is restored. None before the first log is
+        open."""
         return self.node_file.record if self.node_file is not None else None
 
     @property
@@ -142,7 +147,8 @@ class Member:
         return self.record.incarnation if self.record is not None else 0
 
     def opened(self) -> OpenMember:
-        """Raises ``NotMaster`` while the log is not open, or is being closed; ``Damaged`` when it does not open."""
+        """Returns the open log's parts. Raises ``NotMaster`` while the log is not open, or is being closed; ``Damaged``
+        if the log does not open."""
         if self.open is not None:
             self.open.check()
             return self.open
@@ -161,15 +167,15 @@ class Member:
         return log.view.history.group if log is not None else None
 
     def heard_of(self, incarnation: int) -> Told:
-        """Returns that incarnation's newest report."""
+        """Returns the newest report of that incarnation."""
         heard, role = self.members.heard.of(incarnation), self.role
         return both(heard, role.heard_of(incarnation)) if role is not None else heard
 
-    # Whether it is one.
+    # Whether this node is still a member.
 
     def removed(self) -> str:
-        """Returns why this node counts as no member any more: its log's list, or another member, says so, and nobody
-        feeds it. "" where it may be one."""
+        """Returns why this node is no longer a member: its log's list or another member says so, and no master feeds
+        it. Returns "" if it may be a member."""
         log = self.log
         if log is None or self.master_name() is not None:
             return ""
@@ -179,7 +185,8 @@ class Member:
         return "; ".join(f"{name}: {said}" for name, said in sorted(self.members.unlisted_by.items()))
 
     def check_listed(self) -> None:
-        """Raises ``NotListed`` while this node knows that it was removed: its reads get older without end."""
+        """Raises ``NotListed`` while this node knows that it was removed, because its reads would become older without
+        limit."""
         if why := self.removed():
             raise NotListed(f"{self.name} is no member of the group any more: {why}")
 
@@ -206,29 +213,29 @@ class Member:
 
 
 class OpenMember:
-    """A member whose log is open: whole from its first moment to the log's close."""
+    """A member whose log is open, from the opening to the closing of the log."""
 
     def __init__(self, member: Member, log: LocalLog) -> None:
         self.member = member
         self.log = log
         self.stage = Stage(log.cycle)
         self.pages: PageSource | None = None
-        """The messages of destinations that the log has no more."""
+        """The messages of destinations that the log no longer has."""
         self.holds = MemberHolds(log, member.name, self._hold_dropped)
         self.announced: tuple[Term, str] = (Term(0), "")
-        """The node that this one has asked to take over as the master of that term. It stays said when the term is
-        over."""
+        """The node that this one has asked to take over as master, and the term then. It stays set after the term has
+        ended."""
         self._parts: dict[type, object] = {}
         self._rolling_back: asyncio.Future[None] | None = None
         member.node_file = log.node_file
         member.open = self
 
     def add(self, *parts: object) -> None:
-        """Keeps parts of a node with an open log for those who ask by their class."""
+        """Registers parts of a node with an open log, so that callers find them by their class."""
         self._parts |= {type(part): part for part in parts}
 
     def part(self, kind: type[P]) -> P:
-        """Returns the part of that class, as long as the log is open."""
+        """Returns the part of that class, while the log is open."""
         part = self._parts[kind]
         assert isinstance(part, kind)
         return part
@@ -244,14 +251,14 @@ class OpenMember:
 
     @property
     def lead(self) -> Role | None:
-        """The role of this node while it is the master."""
+        """The role of this node while it is the master; otherwise None."""
         role = self.stage.role
         return role if role is not None and role.leads and self.member.is_master() else None
 
     # Its report.
 
     def told(self) -> Told:
-        """Tells of this node what it never takes back."""
+        """Returns this node's report of promises, which it never takes back."""
         log, role = self.log, self.stage.role
         record = log.node_file.record
         if role is None or not role.streams_in(Term(record.term)):
@@ -262,8 +269,9 @@ class OpenMember:
     # Its log's end.
 
     async def roll_back(self, matchpoint: Vlsn) -> None:
-        """Overmarks what follows ``matchpoint``; done, or not begun, on return.  Raises ``RollbackProhibited``, and
-        what ``Log.rollback`` refuses with.  Goes on when its caller is cancelled: ``drained`` waits for it."""
+        """Rolls back the blocks after ``matchpoint``; on return the rollback is done, or was refused. Raises
+        ``RollbackProhibited``, and the errors of ``Log.rollback``. Continues if its caller is cancelled; ``drained``
+        waits for it."""
         self.check()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         last = self.log.view.range.last
@@ -273,7 +281,7 @@ class OpenMember:
         self.member.event("rolled_back", to=matchpoint, **{"from": last})
 
     async def drained(self) -> None:
-        """Waits until everything handed to the log is synced, and a rollback under way has ended."""
+        """Waits until everything handed to the log is synced, and a running rollback has finished."""
         rolling_back = self._rolling_back
         if rolling_back is not None:
             await asyncio.wait([rolling_back])

@@ -1,15 +1,15 @@
-"""Holds for the other members, on every node of the group: the entries of this log that they still need.
+"""Holds for the other members, on every node of the group: the entries of this log that those members still need.
 
-    the master    knows each replica's acknowledgements: it holds from there on, fed or not; all there is for one that
-                  nobody has heard of
-    a replica     holds from where the master says in its hellos, so that a change of master loses nothing that an
-                  absent member needs; it begins its own lead with these positions
+    the master    knows each replica's acknowledgements. It holds the log from there on, whether the replica is fed or
+                  not; it holds the whole log for a replica that has not acknowledged yet
+    a replica     holds the log from the positions in the master's answers, so that a change of master loses no entry
+                  that an absent member needs; as the next master it begins with these positions
 
-1. A replica's position is its acknowledged end, as far as that is durable: no later master rolls it back. The master's
-   own position is its durable end. So the position of an incarnation only rises.
-2. A position is of an incarnation: another one under that name has not said how far it is.
-3. Each node drops a hold by its own ``hold_bytes_max``; the master reports a dropped hold no more, and its replicas
-   drop it too.
+1. A replica's position is its acknowledged end, as far as it is durable, because no later master rolls that back. The
+   master's own position is its durable end. So the position of an incarnation only rises.
+2. A position belongs to an incarnation. Another incarnation under that name has not reported a position.
+3. Each node drops a hold by its own ``hold_bytes_max``. The master no longer reports a dropped hold, and its replicas
+   then drop it too.
 
 Source: JE keeps the replicas' positions on every node for the same reason.
 """
@@ -30,23 +30,24 @@ Dropped = Callable[[str, Vlsn], None]
 
 
 class MemberHolds:
-    """The holds for members, for the life of an open log. ``on_dropped`` gets a member's name and the first VLSN that
+    """The holds for members, while one log is open. ``on_dropped`` receives a member's name and the first VLSN that
     will be left."""
 
     def __init__(self, log: LocalLog, own: str, on_dropped: Dropped) -> None:
         self.known = False
-        """A master has said how far the members are, or this node is the master: it may clean."""
+        """True once a master has reported the members' positions, or this node is the master. Only then may it
+        clean."""
         self._log = log
         self._own = own
         self._on_dropped = on_dropped
         self._held: dict[str, Hold] = {}
         self._incarnations: dict[str, int] = {}
-        """The incarnation whose position it is; 0 where nobody knows, and all there is is held."""
+        """The incarnation to which each position belongs, or 0 if it is not known; then the whole log is held."""
 
     # As the master.
 
     def lead(self, group: GroupEntry | None) -> None:
-        """Begins a lead: a position of another incarnation than the one listed says nothing."""
+        """Begins a term as master. A position of another incarnation than the listed one is discarded."""
         for name in sorted(self._held):
             if self._incarnations[name] not in (0, listed_incarnation(group, name)):
                 self._place(name, NULL_VLSN, 0)
@@ -68,7 +69,7 @@ class MemberHolds:
             self._held[replica].advance(synced)
 
     def told(self) -> dict[str, HoldPosition]:
-        """Makes what this master's answers to hellos say."""
+        """Returns the positions for this master's answers to hellos."""
         log = self._log
         positions = {
             name: HoldPosition(f"{incarnation:016x}", min(hold.vlsn, log.view.dtvlsn) if incarnation else 0)
@@ -82,7 +83,8 @@ class MemberHolds:
     # As a replica.
 
     def hear(self, positions: Mapping[str, HoldPosition] | None) -> None:
-        """Takes a master's word on the positions of members; None comes from a release that shares nothing."""
+        """Adopts the members' positions from a master. ``positions`` is None from a release that reports no
+        positions."""
         self.known = True
         if positions is None:
             return
@@ -96,7 +98,7 @@ class MemberHolds:
             try:
                 self._place(name, Vlsn(position.vlsn), incarnation)
             except Trimmed:
-                self._release({name})  # it was dropped here, or is further back than this log begins
+                self._release({name})  # the hold was dropped here, or its position is before this log's first VLSN
         self._release(set(self._held) - set(positions))
 
     # Both.
@@ -115,7 +117,7 @@ class MemberHolds:
 
 
 def overtaken(replica: str, first: Vlsn) -> Trimmed:
-    """Makes the error that a feed ends with whose hold was dropped."""
+    """Makes the error for a feed whose hold was dropped."""
     return Trimmed(
         f"the log was cleaned past what {replica} has; it begins at {first}, and needs a network restore", first=first
     )

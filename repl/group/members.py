@@ -1,7 +1,7 @@
 """The other members, as one node knows them: their URLs and their reports.
 
-Members are the nodes that the group's log lists. While this node knows no such list, they are the nodes that its
-settings name.
+Members are the nodes that the group's log lists. While this node knows no such list, they are the nodes in its
+settings.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from vlsn.ids import NodeName
 from vlsn.levels import Levels
 
 BY_OWN_WORD_MAX = 4
-"""Members kept that have no other word than their own: the last ones."""
+"""The most members that are kept on their own word alone. The latest are kept."""
 
 
 class Members:
-    """The members, from the node's start to its stop; ``group`` gives the newest list of its log."""
+    """The members, from the node's start to its stop. ``group`` returns the newest list in the node's log."""
 
     def __init__(self, config: NodeConfig, group: Callable[[], GroupEntry | None]) -> None:
         self._config = config
@@ -30,42 +30,45 @@ class Members:
         self._learned: dict[NodeName, str] = {}
         """A master that neither this node's log nor its settings name."""
         self._vouched: dict[NodeName, str] = {}
-        """The nodes that a member's newer list names."""
+        """The nodes in the newer list of another member."""
         self._by_own_word: dict[NodeName, str] = {}
-        """Members that say of themselves that a newer list names them. They are of use while too few of this node's own
-        list are there."""
+        """Nodes that claim to be in a newer list. These nodes are asked while too few members of this node's own list
+        are reachable."""
         self.heard = Heard()
-        """The words of other nodes on themselves, in this process's life."""
+        """The reports of other nodes about themselves, since this process started."""
         self._left: dict[NodeName, str] = {}
-        """The places where each was looked for last and not found."""
+        """The URL where each node was last looked for and not found."""
         self.silent: dict[NodeName, str] = {}
-        """Members that could not be reached when last asked, and why; each is asked every ``peers.TELL_S``."""
+        """Members that could not be reached when last asked, and why. Each is asked every ``peers.TELL_S``."""
         self.alarms: dict[NodeName, list[Alarm]] = {}
-        """Each member's alarms, by its last answer; a silent member's only alarm is its silence."""
+        """Each member's alarms, from its last answer. The only alarm of a silent member is its silence."""
         self.levels: dict[NodeName, Levels] = {}
-        """Each member's levels, by its last answer."""
+        """Each member's levels, from its last answer."""
         self.strangers: dict[NodeName, str] = {}
         """Members that shared no level with this node when it last asked."""
         self.unlisted_by: dict[NodeName, str] = {}
-        """Members whose last answer was that the group lists this node no more; silence unsays nothing, a feed does."""
+        """Members whose last answer was that the group no longer lists this node. A later silence changes nothing, a
+        feed clears them."""
 
     # Where they are.
 
     @property
     def listed(self) -> dict[NodeName, str]:
-        """Members that may ask this node: those that its group lists, or else its settings."""
+        """The members that may send requests to this node: those that its group lists, or else those in its
+        settings."""
         configured, logged = self._config.members, self._logged
         return {name: self._place(name) for name in (configured if logged is None else logged)}
 
     @property
     def _logged(self) -> dict[NodeName, str] | None:
-        """The members that the newest GROUP entry lists; None without one."""
+        """The members that the newest GROUP entry lists, or None if there is no entry."""
         group = self._group()
         return None if group is None else {NodeName(each.name): each.url for each in group.members}
 
     def _place(self, name: NodeName) -> str:
-        """Returns where ``name`` is looked for: as configured here, else as the group, or a newer list, says. It is the
-        next of these once it was not found there. A name moves on, and settings are older than that."""
+        """Returns the URL of ``name``: from the settings, else from the group's list, else from a newer list. If the
+        node was last not found there, returns the next of these URLs, because a node may move and settings may be
+        old."""
         if name == self._config.name:
             return self._config.url
         said = (self._config.members, self._logged or {}, self._vouched, self._learned, self._by_own_word)
@@ -81,20 +84,20 @@ class Members:
         return {name: self._place(name) for name in names}
 
     def are_too_few(self) -> bool:
-        """Says whether those of this node's own list that can be reached elect nobody."""
+        """Returns whether the reachable members of this node's own list are too few to elect a master."""
         electable = self.electable
         return sum(name not in self.silent for name in electable) < majority(len(electable))
 
     def vouches_for_itself(self, name: NodeName) -> bool:
-        """Says whether nobody but ``name`` has said that it is a member."""
+        """Returns whether only ``name`` itself has said that it is a member."""
         return name not in {**self._vouched, **self._learned, **self.listed, **self._config.members}
 
     def vouched_for(self, members: Mapping[str, str]) -> None:
-        """Notes the list of a member that has a newer one than this node."""
+        """Notes the list of a member that has a newer list than this node."""
         self._vouched = {NodeName(name): url for name, url in members.items() if url}
 
     def told_of_itself(self, name: NodeName, url: str) -> None:
-        """Notes that ``name`` says it is at ``url``, and in a newer list than this node's."""
+        """Notes the claim of ``name`` that it is at ``url`` and in a newer list than this node's."""
         if url:
             self._by_own_word.pop(name, None)
             self._by_own_word[name] = url
@@ -102,13 +105,13 @@ class Members:
                 del self._by_own_word[next(iter(self._by_own_word))]
 
     def learn(self, master: NodeName, url: str) -> None:
-        """Learns from a member who leads, and where, if this node knows nothing of that one."""
+        """Notes the master and its URL from a member's answer, if this node does not know that master."""
         if url and master not in {**self.listed, **self._config.members}:
             self._learned = {master: url}
 
     @property
     def electable(self) -> list[NodeName]:
-        """The names that have a vote, as the group lists them. While this node knows no list, they are those of its
+        """The names of members with a vote, from the group's list. While this node knows no list, the names in its
         settings."""
         group = self._group()
         if group is None:
@@ -116,16 +119,16 @@ class Members:
         return sorted(NodeName(each.name) for each in group.members if each.electable)
 
     def are_none(self) -> bool:
-        """Says whether no other member has a vote."""
+        """Returns whether no other member has a vote."""
         return not set(self.electable) - {self._config.name}
 
     def not_at(self, name: NodeName, url: str, fault: VlsnLogError) -> None:
-        """Notes that ``name`` was asked there in vain; with most faults it has answered."""
+        """Notes that ``name`` was not found at ``url``. Most faults are answers of the node, and change nothing."""
         if isinstance(fault, Unreachable | WrongName | WrongGroup):
             self._left[name] = url
 
     def answered(self, name: NodeName, fault: VlsnLogError | None = None) -> None:
-        """Notes that ``name`` was asked, or has asked; with a refusal it has answered, too."""
+        """Notes that ``name`` was asked, or has asked. A refusal is an answer, too."""
         for kind, named in ((Unreachable, self.silent), (WrongVersion, self.strangers)):
             if isinstance(fault, kind):
                 named[name] = str(fault)
@@ -133,6 +136,7 @@ class Members:
                 named.pop(name, None)
 
     def check_strangers(self) -> None:
-        """Raises ``WrongVersion`` naming the members that this node cannot talk to, if there are any."""
+        """Raises ``WrongVersion`` with the names of the members that share no level with this node, if there are
+        any."""
         if self.strangers:
             raise WrongVersion("; ".join(said for _, said in sorted(self.strangers.items())))

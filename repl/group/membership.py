@@ -1,17 +1,17 @@
-"""Membership: the changes of a group, and the members that count while one is not durable yet.
+"""Membership: the changes of a group, and the members that count while a change is not durable yet.
 
     log      … GROUP at 2 {n1 a, n2 b, n3 c} …… GROUP at 90 {n1 a, n2 b, n3 c'} ……
-    counts   up to 90: a b c        from 90 on, until it is durable: a b and nobody, of 3        then: a b c'
+    counts   up to 90: a b c        from 90 on, until it is durable: a and b, of 3        then: a b c'
 
-1. A GROUP entry counts from the moment it is in the log, and stops when it is rolled back.  It lists everyone; between
-   it and the one before, the electable members differ by one, so that majorities of both overlap (Raft's dissertation,
-   §4.1).  It is appended only in a term whose first block is durable, behind a durable GROUP (the one fault of that
-   section as it was first printed).
-2. A name that passes to another incarnation is two changes at once: one voter goes, another comes. Majorities of the
-   two lists need not meet (b c of the one, a c' of the other, should the disk of c turn up again). Until such an entry
-   is durable that member counts for the size and for nothing else: a majority then consists of nodes that are in both
-   lists, and the wiped node's own ack never admits it.
-3. A node that is not listed may be fed; its votes and acknowledgements do not count.
+1. A GROUP entry counts while it is in the log, and stops counting when it is rolled back. It lists all members.
+   Consecutive entries differ by one electable member, so that majorities of both overlap (Raft's dissertation, §4.1).
+   It is appended only in a term whose first block is durable, and only after a durable GROUP entry. (Without this
+   condition, the algorithm as first printed in that section was wrong.)
+2. A change of a name's incarnation is two changes at once: one voter leaves, another joins. Majorities of the two lists
+   need not overlap (b c of the one, a c' of the other, if the disk of c comes back). Until such an entry is durable,
+   the member counts for the size of the group only. So a majority consists of nodes that are in both lists, and the
+   wiped node cannot admit itself with its own ack.
+3. A node that is not listed may be fed. Its votes and acknowledgements do not count.
 
 Pure.
 """
@@ -32,7 +32,7 @@ from vlsn.format.records import PRIORITY_MAX, GroupEntry, Member
 from vlsn.ids import Incarnation, Vlsn
 
 NOBODY = f"{0:016x}"
-"""The incarnation of no node: none draws 0."""
+"""The incarnation of no node: no node draws 0."""
 Priority = Annotated[int, Meta(ge=0, le=PRIORITY_MAX)]
 
 
@@ -61,11 +61,11 @@ class Prefer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 Change = Add | Remove | Promote | Prefer
-"""The change that a person asks for: the body of ``POST /v1/admin/group``."""
+"""A change that a person asks for: the body of ``POST /v1/admin/group``."""
 
 
 def read_change(body: object) -> Change:
-    """Raises ``BadBody``."""
+    """Decodes a change. Raises ``BadBody``."""
     try:
         change: Change = msgspec.convert(body, Change)
     except msgspec.ValidationError as error:
@@ -73,11 +73,11 @@ def read_change(body: object) -> Change:
     return change
 
 
-# Contents of the next GROUP entry; the caller that appends it sets ``previous``.
+# The contents of the next GROUP entry. The caller that appends it sets ``previous``.
 
 
 def with_member(group: GroupEntry, add: Add, incarnation: str) -> GroupEntry:
-    """Lets ``add.name`` join as a secondary. Raises ``BadArgument``."""
+    """Adds ``add.name`` as a secondary. Raises ``BadArgument``."""
     url = add.url.rstrip("/")
     for member in group.members:
         if member.name == add.name:
@@ -98,16 +98,16 @@ def with_member(group: GroupEntry, add: Add, incarnation: str) -> GroupEntry:
 
 
 def without_member(group: GroupEntry, name: str) -> GroupEntry:
-    """Raises ``BadArgument``, also for the last electable member."""
+    """Removes a member. Raises ``BadArgument``, also for the last electable member."""
     gone = member_of(group, name)
     left = [member for member in group.members if member is not gone]
     if not any(member.electable for member in left):
-        raise BadArgument(f"{name} is the last electable member: nobody would be left to lead")
+        raise BadArgument(f"{name} is the last electable member: no node would be left to lead")
     return replace(group, members=left)
 
 
 def with_electable(group: GroupEntry, name: str, *, caught_up: bool) -> GroupEntry:
-    """Makes a secondary electable, or, before it has ``caught_up``, has it become so. Raises ``BadArgument``."""
+    """Makes a secondary electable, or marks it as joining until it has caught up. Raises ``BadArgument``."""
     if member_of(group, name).electable:
         raise BadArgument(f"{name} is electable already")
     return _with(group, name, electable=caught_up, joining=not caught_up)
@@ -118,12 +118,12 @@ def with_priority(group: GroupEntry, name: str, priority: int) -> GroupEntry:
 
 
 def with_incarnation(group: GroupEntry, name: str, incarnation: Incarnation) -> GroupEntry:
-    """Passes the name to another store."""
+    """Sets another incarnation for the name."""
     return _with(group, name, incarnation=f"{incarnation:016x}")
 
 
 def member_of(group: GroupEntry, name: str) -> Member:
-    """Raises ``BadArgument``."""
+    """Returns the member of that name. Raises ``BadArgument``."""
     for member in group.members:
         if member.name == name:
             return member
@@ -142,12 +142,13 @@ def _checked(group: GroupEntry) -> GroupEntry:
         raise BadArgument(str(error)) from None
 
 
-# Who counts.
+# Which members count.
 
 
 def counting(groups: Sequence[tuple[Vlsn, GroupEntry]], dtvlsn: int) -> GroupEntry | None:
-    """Merges a log's newest group with those that may still be rolled back, for votes and acks. ``groups`` as
-    ``History`` keeps them: the last durable one, then those that may still be rolled back."""
+    """Returns the group by which votes and acks are counted: the newest one, in which members with a changed
+    incarnation do not count while the change may be rolled back. ``groups`` has the last durable GROUP entry and all
+    later ones, as in ``History``."""
     if not groups:
         return None
     at, newest = groups[-1]
@@ -166,8 +167,8 @@ def counting(groups: Sequence[tuple[Vlsn, GroupEntry]], dtvlsn: int) -> GroupEnt
 
 
 def leaving(groups: Sequence[tuple[Vlsn, GroupEntry]], dtvlsn: int, name: str, incarnation: int) -> bool:
-    """Says whether the newest list leaves that one out, may still be rolled back, and the one before has it. It must
-    have it as electable."""
+    """Returns whether a member is leaving. Then the newest list no longer has it and may still be rolled back, and the
+    list before has the member as electable."""
     if len(groups) < 2 or groups[-1][0] <= dtvlsn or any(member.name == name for member in groups[-1][1].members):
         return False
     own = name, f"{incarnation:016x}"
@@ -182,8 +183,8 @@ def check_change(
     term_start: Vlsn,
     live: frozenset[Incarnation],
 ) -> None:
-    """Checks whether the master may append ``proposed`` now. ``durable``: the VLSN that this term's own count has
-    proven; ``live``: the incarnations that are fed and heard, the master's own included. Raises ``GroupBusy``,
+    """Checks whether the master may append ``proposed`` now. ``durable`` is the VLSN that this term's own count has
+    proven. ``live`` are the incarnations that are fed and heard, the master's own included. Raises ``GroupBusy``,
     ``InsufficientReplicas``."""
     at, _ = groups[-1]
     if not term_start or durable < term_start:
@@ -202,7 +203,7 @@ def check_change(
 
 
 def listed_as(group: GroupEntry, name: str, incarnation: int) -> Member | None:
-    """Returns the member of that name, if that incarnation is listed under it."""
+    """Returns the member of that name, if the group lists that incarnation for it."""
     for member in group.members:
         if member.name == name:
             return member if int(member.incarnation, 16) == incarnation else None

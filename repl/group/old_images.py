@@ -1,26 +1,27 @@
-"""Old images of disks: the promises that nodes have made, and whether a starting node has forgotten some of its own.
+"""Old images of disks: detects whether a starting node has lost promises that it made.
 
-A node rests promises on its disk: votes and terms in its node file, acknowledged blocks in its log.  Should an older
-image of that disk come back, the node would promise once more, and otherwise.  Its own disk cannot tell; others, who
-heard more of it, can.
+A node's promises depend on its disk: votes and terms are in its node file, acknowledged blocks in its log. If an older
+image of that disk comes back, the node could make different promises. Its own disk cannot show that; other members,
+which received later reports, can.
 
-    n3 told       node file 17, stored term 5; VLSN 90, of term 4, synced
+    n3 reported   node file 17, stored term 5; VLSN 90, of term 4, synced
     n3 starts     node file 17, VLSN 90 of term 4 in its log         the same disk
                   node file 18, stored term 6, log to 40             the same disk: it was rolled back in term 6
                   node file 16, or log to 80                         an old image: it becomes another incarnation
-                  node file 17, VLSN 90 of term 3 in its log         one too: that tail was rolled back, and VLSN 90 of
-                                                                     term 4 acknowledged in its place
+                  node file 17, VLSN 90 of term 3 in its log         an old image: that tail was rolled back, and VLSN
+                  90
+                                                                     of term 4 was acknowledged in its place
 
-1. A report of one incarnation never falls below its earlier ones. Every change of a node file raises its *sequence*.
-   Within one term a log that was matched with its master's, or is the master's, only grows; a node that has not met its
-   term's master yet reports no VLSN (``vlsn`` 0): its tail may still be rolled back.
-2. A report names a VLSN and the term of its block: two logs with the same pair are equal up to there. A start *shows*
-   its log, and its vote floor while that lies above it.
-3. It is memory, not a log: each member keeps what it heard while it lives. An old image stays unnoticed where no
-   running member has a newer report.
+1. A report of one incarnation never falls below its earlier reports. Every change of a node file raises its *sequence*.
+   Within one term a log only grows if it was matched with its master's, or is the master's. A node that has not met its
+   term's master yet reports no VLSN (``vlsn`` 0), because its tail may still be rolled back.
+2. A report names a VLSN and the term of its block. Two logs with the same pair are equal up to that VLSN. A starting
+   node *shows* its log, and its vote floor if that is above the log's end.
+3. Reports are kept in memory only: each member keeps them while it runs. An old image is not detected if no running
+   member has a newer report.
 4. A damaged image may be restored before it can ask. Its acknowledged end is then compared with the restored log: the
-   log holds it, or a later term has replaced it. A restore copies durable blocks alone and stores their terms alone. A
-   durable block of a later term proves that all earlier durable entries lie below it. Its votes do not come back: a
+   log contains it, or a later term has replaced it. A restore copies only durable blocks, and stores only their terms.
+   A durable block of a later term proves that all earlier durable entries are before it. Lost votes do not come back: a
    restore does not raise the sequence.
 
 Pure.
@@ -36,14 +37,14 @@ from vlsn.ids import Vlsn
 from vlsn.state.node_file import NodeRecord
 
 HEARD_MAX = 4 * MEMBERS_MAX
-"""Incarnations that are remembered at once; the ones heard of last."""
+"""The most incarnations that are remembered; the latest reports are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The words of an incarnation: its node file's ``sequence``, stored ``term``, and place. ``vlsn`` is synced, in
-    common with the log of the master of ``term``, and ``block_term`` the term of its block; 0 where that is not
-    known."""
+    """The report of an incarnation: its node file's ``sequence``, its stored ``term``, and its position. ``vlsn`` is
+    synced, and equal in the log of the master of ``term``. ``block_term`` is the term of the block at ``vlsn``. Both
+    are 0 if they are not known."""
 
     sequence: int = 0
     term: int = 0
@@ -56,18 +57,18 @@ NOTHING = Told()
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The evidence of a node that starts: its node file, and its log from ``first`` to ``last``, synced."""
+    """The evidence of a starting node: its node file, and its synced log from ``first`` to ``last``."""
 
     sequence: int
     term: int
     first: int
     last: int
     floor: tuple[int, int]
-    """(term, VLSN) of its vote floor while its log ends below that; else (0, 0)."""
+    """(term, VLSN) of its vote floor while its log ends before that; otherwise (0, 0)."""
     term_of: Callable[[Vlsn], int] = field(repr=False)
 
     def holds(self, vlsn: int, block_term: int) -> bool:
-        """Says whether its log has, or below its floor may have had, that block's end."""
+        """Returns whether the log has that block's end, or may have had it below its floor."""
         if (block_term, vlsn) <= self.floor:
             return True
         if vlsn > self.last:
@@ -82,18 +83,18 @@ def both(one: Told, other: Told) -> Told:
 
 
 def show(record: NodeRecord, *, first: int, last: int, term_of: Callable[[Vlsn], int]) -> Shown:
-    """Returns ``first``, ``last``: of its log, synced; 0 where that is empty."""
+    """Makes the evidence. ``first`` and ``last`` are of the synced log, 0 if it is empty."""
     floor = (record.floor_term, record.floor_vlsn)
     below_floor = (term_of(Vlsn(last)), last) < floor
     return Shown(record.sequence, record.term, first, last, floor if below_floor else (0, 0), term_of)
 
 
 def forgotten(shown: Shown, heard: Told) -> str:
-    """Describes the reports of its incarnation that a starting node has forgotten; "" for none."""
+    """Describes which of its reports a starting node has lost; "" for none."""
     if shown.sequence < heard.sequence:
-        return f"its node file is change {shown.sequence}, but change {heard.sequence} was told of"
+        return f"its node file is change {shown.sequence}, but change {heard.sequence} was reported"
     if shown.term < heard.term:
-        return f"its stored term is {shown.term}, but it was told to be {heard.term}"
+        return f"its stored term is {shown.term}, but term {heard.term} was reported"
     if shown.term > heard.term or not heard.vlsn or shown.holds(heard.vlsn, heard.block_term):
         return ""
     said = f"VLSN {heard.vlsn} of term {heard.block_term} was acknowledged in term {heard.term}"
@@ -103,7 +104,7 @@ def forgotten(shown: Shown, heard: Told) -> str:
 
 
 class Heard:
-    """The words that one node has heard of each incarnation, while it lives."""
+    """The reports that one node has received of each incarnation, while it runs."""
 
     def __init__(self) -> None:
         self._told: dict[int, Told] = {}

@@ -1,4 +1,4 @@
-"""Questions to other members over HTTP."""
+"""Requests to other members over HTTP."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from vlsn.errors import NotListed, Unreachable, VlsnLogError, WrongGroup, WrongN
 from vlsn.ids import NodeName, Term
 
 TELL_S = 5.0
-"""Seconds between two times that members tell one another how far they are (``old_images``)."""
+"""Seconds between two exchanges of reports among the members (``old_images``)."""
 
 
 async def ask(member: Member, name: NodeName, url: str, purpose: Purpose) -> Answer:
-    """Raises ``Unreachable``, a ``FeedRefused`` subclass, or ``BadBody``."""
+    """Sends a hello. Raises ``Unreachable``, a ``FeedRefused`` subclass, or ``BadBody``."""
     if name == member.config.name:
         return answer_of(member)
     try:
@@ -64,7 +64,7 @@ async def ask(member: Member, name: NodeName, url: str, purpose: Purpose) -> Ans
 
 
 def _hear_of_holds(member: Member, master: Answer) -> None:
-    """Takes the positions from which members still need the log, unless the master's term is over."""
+    """Adopts the positions from which members still need the log, unless the master's term is over."""
     opened = member.open
     if opened is None or (opened.role is not None and opened.role.leads):
         return
@@ -73,12 +73,12 @@ def _hear_of_holds(member: Member, master: Answer) -> None:
 
 
 def heard_in(answer: Answer) -> Told:
-    """Reads the answering node's newest report of the asker."""
+    """Returns the answering node's newest report of the asker."""
     return Told(answer.heard_sequence, answer.heard_term, answer.heard_told, answer.heard_told_term)
 
 
 async def tell(member: Member) -> None:
-    """Sends reports for ever: an old report reveals no old image."""
+    """Exchanges reports periodically, for ever: an old report reveals no old image."""
     while True:
         await asyncio.sleep(TELL_S)
         if member.recognised:
@@ -86,19 +86,19 @@ async def tell(member: Member) -> None:
 
 
 async def tell_all(member: Member) -> None:
-    """Reports this node's position to every other member, and takes theirs."""
+    """Reports this node's position to every other member, and receives theirs."""
 
     async def one(name: NodeName, url: str) -> None:
         try:
             await ask(member, name, url, DISCOVERY)
         except (VlsnLogError, OSError):
-            pass  # who is silent hears it another time
+            pass  # a silent member receives the report another time
 
     await asyncio.gather(*(one(name, url) for name, url in member.members.listed.items() if name != member.name))
 
 
 async def ask_vote(member: Member, request: VoteRequest) -> VoteReply:
-    """Raises ``Unreachable``, a ``FeedRefused`` subclass, or ``BadBody``."""
+    """Requests a vote. Raises ``Unreachable``, a ``FeedRefused`` subclass, or ``BadBody``."""
     reply = read_reply(await post_to(member, NodeName(request.to), "/v1/peer/vote", request))
     if reply.sender != request.to or reply.pre != request.pre:
         raise WrongName(f"{reply.sender} has answered in the place of {request.to}")
@@ -107,14 +107,15 @@ async def ask_vote(member: Member, request: VoteRequest) -> VoteReply:
 
 
 async def ask_to_stand(member: Member, name: NodeName, term: Term) -> None:
-    """Raises ``Unreachable``, a ``FeedRefused`` subclass, or what ``name`` refuses it with."""
+    """Asks ``name`` to stand for election. Raises ``Unreachable``, a ``FeedRefused`` subclass, or the refusal of
+    ``name``."""
     stand = Stand(group=member.config.group, sender=member.config.name, to=name, term=term)
     await post_to(member, name, "/v1/peer/stand", stand)
 
 
 async def post_to(member: Member, name: NodeName, path: str, message: msgspec.Struct) -> bytes:
-    """Asks that member, and returns its answer's body. Raises as ``post``; the next try looks elsewhere, if it may be
-    there."""
+    """Posts to the member ``name``, and returns the body of the answer. Raises as ``post``. If the member was not
+    found, the next try uses another URL."""
     url = member.members.urls[name]
     try:
         return await post(member, url + path, message)
@@ -124,7 +125,7 @@ async def post_to(member: Member, name: NodeName, path: str, message: msgspec.St
 
 
 async def post(member: Member, url: str, message: msgspec.Struct) -> bytes:
-    """Posts, and returns the answer's body. Raises ``Unreachable``, or what was answered instead."""
+    """Posts a message, and returns the body of the answer. Raises ``Unreachable``, or the error that was answered."""
     response = await member.network.request(
         "POST",
         url,
@@ -138,7 +139,8 @@ async def post(member: Member, url: str, message: msgspec.Struct) -> bytes:
 
 
 async def get(member: Member, name: NodeName, path: str, **fields: object) -> bytes:
-    """Asks the member ``name`` by a GET that names both nodes. Raises ``Unreachable``, or what was answered instead."""
+    """Sends a GET to the member ``name``, with the names of both nodes. Raises ``Unreachable``, or the error that was
+    answered."""
     asked = {"group": member.config.group, "sender": member.config.name, "to": name, **fields}
     response = await member.network.request(
         "GET", f"{member.members.urls[name]}{path}?{urlencode(asked)}", timeout_s=member.config.connect_timeout_s
@@ -149,7 +151,7 @@ async def get(member: Member, name: NodeName, path: str, **fields: object) -> by
 
 
 async def ask_all(member: Member, purpose: Purpose, names: Iterable[NodeName]) -> dict[NodeName, Answer]:
-    """Asks several members; a silent or refusing one is missing."""
+    """Asks several members. Members that are silent or refuse are left out."""
     urls = member.members.urls
 
     async def one(name: NodeName) -> tuple[NodeName, Answer | None]:

@@ -1,7 +1,7 @@
 """A role: a member's work while its log is open, and the calls that its node makes.
 
-Returning, founding, leading or following: one at a time, on the ``Stage``, and nothing of one is left when the next one
-begins. The base class answers as a node without a master does.
+A member returns, founds, leads or follows, one role at a time on the ``Stage``. A role has ended completely when the
+next one begins. The base class answers like a node without a master.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ CANCEL_AGAIN_S = 0.2
 
 
 class Role(LogListener):
-    """A node's part at the moment."""
+    """The current role of a node."""
 
     term = Term(0)
-    """The term of which it is the master, or is about to be; 0 for any other role."""
+    """The term in which this node is, or is about to become, the master; 0 for any other role."""
     master: NodeName | None = None
-    """The node that feeds this one, or did last."""
+    """The node that feeds this one, or last did."""
     unlisted_by: Collection[NodeName] = ()
-    """The nodes that say that the group lists this node no more."""
+    """The nodes that have answered that the group no longer lists this node."""
 
     async def run(self) -> None:
-        """Runs until the role is over, or cancelled."""
+        """Runs until the role has ended, or is cancelled."""
         raise NotImplementedError
 
-    # Events, beside those of the log.
+    # Events, besides those of the log.
 
     def tick(self) -> None:
-        """Does what is due every ``TICK_S``."""
+        """Does the periodic work, every ``TICK_S``."""
 
     def called(self) -> None:
-        """Notes that a new master asks for its replicas."""
+        """Notes that a new master is calling its replicas."""
 
     def hold_dropped(self, replica: str, first: Vlsn) -> None:
-        """Notes that the log is cleaned past the end of ``replica``; it will begin at ``first``."""
+        """Notes that the log is cleaned past the end of ``replica``. The log will begin at ``first``."""
 
     # Answers.
 
@@ -51,21 +51,21 @@ class Role(LogListener):
 
     @property
     def master_url(self) -> str | None:
-        """The URL where appends go, while this role knows another node that leads."""
+        """The URL for appends, while this role knows another node as the master."""
         return None
 
     @property
     def taking_feed(self) -> bool:
-        """A feed has begun and does not stream yet."""
+        """True while a feed has begun and does not stream yet."""
         return False
 
     @property
     def replicas(self) -> int:
-        """The number of feeds that it serves."""
+        """The number of feeds that this node serves."""
         return 0
 
     def streams_in(self, term: Term) -> bool:
-        """Says whether this log is that of the master of ``term``, or matched with it."""
+        """Returns whether this log is the log of the master of ``term``, or matched with it."""
         return False
 
     def heard_of(self, incarnation: int) -> Told:
@@ -79,7 +79,7 @@ class Role(LogListener):
 
 
 class Stage:
-    """The stage where one role plays at a time, and listens to the log."""
+    """The stage on which one role runs at a time, and receives the log's events."""
 
     def __init__(self, cycle: WriteCycle) -> None:
         self._cycle = cycle
@@ -88,7 +88,7 @@ class Stage:
         self._task: asyncio.Task[None] | None = None
 
     async def play(self, role: Role) -> BaseException | None:
-        """Runs ``role`` until it ends by itself, fails, or is ended; why it failed, if it did."""
+        """Runs ``role`` until it ends by itself, fails, or is ended. Returns the failure, if there was one."""
         self.role = self._cycle.listener = role
         task = self._task = asyncio.create_task(role.run(), name=type(role).__name__)
         try:
@@ -99,14 +99,14 @@ class Stage:
         return failure_of(task)
 
     async def end(self) -> None:
-        """Ends the role that plays: nothing of it is left on return, its feeds and its sealing have ended."""
+        """Ends the current role. On return its feeds and its sealing have stopped."""
         if self._task is not None:
             await cancelled(self._task)
 
 
 async def cancelled(*tasks: asyncio.Task[None]) -> None:
-    """Cancels ``tasks``, more than once, and returns when all of them have ended. A cancel that meets a timeout just as
-    it runs out, in a library's code, may be lost in it."""
+    """Cancels ``tasks`` repeatedly, and returns when all have ended. One cancel may be lost if a timeout in a library
+    expires at the same moment."""
     under_way = {task for task in tasks if not task.done()}
     while under_way:
         for task in under_way:

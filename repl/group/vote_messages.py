@@ -1,7 +1,7 @@
-"""The messages of elections: votes between nodes, and what the core wants done.
+"""The messages of elections: votes between nodes, and the actions of the core.
 
-``POST /v1/peer/vote`` carries the two messages; their numbers are within what a record or a block can hold.  The core
-(``election``) gives actions, in an order that its owner (``electing``) keeps.
+``POST /v1/peer/vote`` carries the two messages; their numbers are in the range of a record or a block. The core
+(``election``) returns actions, and its owner (``electing``) carries them out in order.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from vlsn.ids import Term
 StoodTerm = Annotated[int, Meta(ge=1, le=STORED_TERM_MAX)]
 """A term that the candidate has stored before."""
 End = tuple[int, int]
-"""Last term and last VLSN of a log; logs rank by it."""
+"""The last term and the last VLSN of a log. Logs are compared by this pair."""
 
 
 class VoteRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """``pre``: would you?  ``transfer``: the master itself asked for it. ``highest_of_all``: every electable member has
-    reported its end in this election, and this one's is the highest."""
+    """A request for a vote. ``pre``: a pre-vote, which stores nothing. ``transfer``: the master itself asked for the
+    election. ``highest_of_all``: every electable member has reported its end in this election, and the candidate's end
+    is the highest."""
 
     group: Name
     sender: Name
@@ -45,8 +46,8 @@ class VoteRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VoteReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The reply of a voter: ``term`` is its stored one, ``last_*`` the end of its log. ``reason`` is that of a refusal;
-    ``master`` is the one that the voter knows, "" for none."""
+    """The reply of a voter. ``term`` is the voter's stored term, ``last_*`` the end of its log. ``reason`` is the
+    reason of a refusal. ``master`` is the voter's master, "" for none."""
 
     sender: Name
     incarnation: Hex
@@ -66,17 +67,17 @@ class VoteReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_request(body: object) -> VoteRequest:
-    """Raises ``BadBody``."""
+    """Decodes a request for a vote. Raises ``BadBody``."""
     return read_object(body, VoteRequest, "vote")
 
 
 def read_reply(body: bytes) -> VoteReply:
-    """Raises ``BadBody``."""
+    """Decodes the reply to a request for a vote. Raises ``BadBody``."""
     return read_json(body, VoteReply, "no answer to a vote")
 
 
 class Stand(msgspec.Struct, frozen=True, kw_only=True):
-    """``POST /v1/peer/stand``: the master of ``term`` asks ``to``, which has all of its log, to take over."""
+    """``POST /v1/peer/stand``: the master of ``term`` asks ``to``, which has the master's whole log, to take over."""
 
     group: Name
     sender: Name
@@ -86,7 +87,7 @@ class Stand(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Write term and vote to the node file, synced, before any action behind this one."""
+    """Store term and vote in the node file, synced, before any later action."""
 
     term: Term
     voted_for: str
@@ -94,7 +95,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Send to each of these; their replies come back to ``answered``."""
+    """Send these requests. The replies are passed to ``answered``."""
 
     requests: tuple[VoteRequest, ...]
 
@@ -108,7 +109,7 @@ class Lead:
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
-    """End sealing and feeds of this node's term, if it leads; it follows from here on."""
+    """Stop sealing and feeds of this node's term, if it is the master; then follow."""
 
     reason: str
 

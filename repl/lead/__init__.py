@@ -1,1 +1,1 @@
-"""The master: which appends it takes, and what it does of the group."""
+"""The master: which appends it accepts, and how it serves the group."""

@@ -1,14 +1,15 @@
-"""The sum of the acknowledgements: the DTVLSN, and which appends may be answered.
+"""The arithmetic of acknowledgements: the DTVLSN, and which appends may be answered.
 
-Pure.  Every number is a block's last VLSN that a node has *synced*.
+Pure. Every number is the last VLSN of a block that a node has *synced*.
 
-1. Only listed, electable incarnations count, the master's own included; a majority is more than half of them.
-2. The DTVLSN is the highest VLSN that a majority has synced, and moves only to blocks of the current term
-   (Raft §5.4.2): before the term's first block is on a majority, nothing older counts as durable by count.
-3. The master's own sync is one among the others: any majority will do.
+1. Only electable incarnations that the group lists count, the master's own included. A majority is more than half of
+   them.
+2. The DTVLSN is the highest VLSN that a majority has synced, and moves only to blocks of the current term (Raft
+   §5.4.2). Until a majority has the term's first block, counting proves no older block durable.
+3. The master's own sync counts like any other: every majority is sufficient.
 
     synced {n1: 90, n2: 80, n3: 40}, term began at 61   ->   majority of 3 is 2   ->   DTVLSN 80
-    synced {n1: 90, n2: 55, n3: 40}, term began at 61   ->   55 < 61              ->   as before
+    synced {n1: 90, n2: 55, n3: 40}, term began at 61   ->   55 < 61              ->   unchanged
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from vlsn.ids import NULL_VLSN, Incarnation, Vlsn
 
 
 def durable_vlsn(synced: Mapping[Incarnation, Vlsn], electable: Collection[Incarnation], *, term_start: Vlsn) -> Vlsn:
-    """Returns the DTVLSN that these acknowledgements prove; ``NULL_VLSN`` when they prove none in this term."""
+    """Returns the DTVLSN that these acknowledgements prove; ``NULL_VLSN`` if they prove none in this term."""
     if not electable or not term_start:
         return NULL_VLSN
     ends = [synced.get(member, NULL_VLSN) for member in electable]
     ends.sort()
-    proven = ends[(len(ends) - 1) // 2]  # as many as a majority are at or above it
+    proven = ends[(len(ends) - 1) // 2]  # a majority is at or above this value
     return proven if proven >= term_start else NULL_VLSN
 
 
@@ -34,5 +35,5 @@ def synced_by_all(synced: Mapping[Incarnation, Vlsn], electable: Collection[Inca
 
 
 def synced_count(synced: Mapping[Incarnation, Vlsn], electable: Collection[Incarnation], vlsn: int) -> int:
-    """Counts the electable members that have synced ``vlsn``."""
+    """Returns how many electable members have synced ``vlsn``."""
     return sum([synced.get(member, NULL_VLSN) >= vlsn for member in electable])

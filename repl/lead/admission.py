@@ -1,8 +1,8 @@
-"""The appends that a lead takes, and when.
+"""The admission of appends in one term: whether and when an append is accepted.
 
-One is put into the log's queue, held back for a moment (``gate``: this node hands over, or its replicas have yet to
-come), or refused before anything of it is logged.  A named producer's goes through ``once``, which answers what is in
-the log already.
+An append is put into the log's queue, held back for a moment (``gate``: this node is handing over, or its replicas are
+not connected yet), or refused before anything of it is logged. An append of a named producer passes ``once``, which
+answers submissions that are in the log already.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from vlsn.seams import Buffer
 from vlsn.write.queue import Pending, cost_of
 
 SETTLE_S = 1.0
-"""Seconds that a new lead holds appends back for replicas that have yet to come, before it refuses them."""
+"""Seconds for which a new master holds appends back, instead of refusing them, while replicas are not connected yet."""
 
 
 class Admission:
-    """One lead's.  ``settle_in`` once it leads; ``close`` when it has ended."""
+    """The admission of one term. ``settle_in`` is called when the term begins, ``close`` when it has ended."""
 
     def __init__(self, lead: Tenure, rounds: LeadersRounds) -> None:
         self._lead = lead
@@ -53,7 +53,7 @@ class Admission:
         self._gate = Gate(self._put, self.open)
         self._settling = True
         self._takes_transactions = False
-        """The group's level has them, for good: it never falls."""
+        """True once the group's level allows transactions. The level never falls."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def settle_in(self) -> None:
@@ -64,7 +64,7 @@ class Admission:
         self.open()
 
     def close(self) -> None:
-        """Refuses what is held back."""
+        """Refuses all appends that are held back."""
         self._gate.refuse(lambda: NotMaster("this node has stopped leading; nothing of this append was logged"))
 
     def submit(
@@ -76,9 +76,10 @@ class Admission:
         puts: Puts | None = None,
         durability: GroupDurability | None = None,
     ) -> Append:
-        """Submits; ``puts`` are the names that a transaction's COMMIT sets. ``durability`` has passed
-        ``check_durability``; None is the group's, and a sync where names are set. Raises ``InsufficientReplicas``,
-        ``WrongVersion``, ``TooLarge``, and the errors of ``Once``, ``NameConflicts`` and ``LocalLog.append``."""
+        """Submits an append. ``puts`` are the names that a transaction's COMMIT sets. ``durability`` has passed
+        ``check_durability``; None means the group's setting, or a sync if names are set. Raises
+        ``InsufficientReplicas``, ``WrongVersion``, ``TooLarge``, and the errors of ``Once``, ``NameConflicts`` and
+        ``LocalLog.append``."""
         if isinstance(submission, Transaction):
             if not self._takes_transactions:
                 self.check_transactions()
@@ -105,7 +106,8 @@ class Admission:
             raise
 
     def _is_known(self, append: Append) -> bool:
-        """Says whether it is a producer's submission that is in the log or its queue: whatever is full, it is there."""
+        """Returns whether the append is a producer's submission that is in the log or its queue. Such an append needs
+        no room."""
         return isinstance(append, ProducerAppend) and self._once.knows(append)
 
     def put_held(self, append: Append, born: int | None) -> None:
@@ -143,17 +145,17 @@ class Admission:
     # Held back.
 
     def _must_wait(self, acks: Acks) -> str:
-        """Returns why an append is held back for now, if it is. Raises ``InsufficientReplicas``."""
+        """Returns why an append must be held back for now, "" if it need not. Raises ``InsufficientReplicas``."""
         gate = self._gate
         if self._lead.holds_back:
             return f"this node is handing over to {self._lead.heir}; try again"
         lacking = self._lacking(acks)
         if lacking and not self._settling:
             raise InsufficientReplicas(lacking)
-        return lacking or ("appends before this one wait; try again" if gate.held or (gate.doubt and gate) else "")
+        return lacking or ("earlier appends are waiting; try again" if gate.held or (gate.doubt and gate) else "")
 
     def _lacking(self, acks: Acks) -> str:
-        """Returns what is missing for ``acks``, "" for nothing."""
+        """Returns which replicas are missing for ``acks``, "" if none are."""
         present, needed = self._lead.present, self._lead.book.needed[acks]
         return f"{present} replicas are connected, acks={acks} needs {needed}" if present < needed else ""
 
@@ -163,11 +165,11 @@ class Admission:
         if self._gate and lead.start and not lead.holds_back and not lead.has_ended:
             self._gate.release(lambda append: not self._lacking(append.acks))
             if not self._settling and not self._gate.in_doubt:
-                self._gate.refuse(lambda: InsufficientReplicas("the replicas that its acks need have not come"))
+                self._gate.refuse(lambda: InsufficientReplicas("the replicas that its acks need are not connected"))
 
     def check_durability(self, asked: GroupDurability) -> None:
-        """Checks what an append asks for itself. Raises ``StrongerDurability`` where the group's setting is less,
-        ``WrongVersion`` while some member may not know of any but the default."""
+        """Checks the durability that an append asks for. Raises ``StrongerDurability`` if it exceeds the group's
+        setting, ``WrongVersion`` if the group's level allows the default only."""
         if asked.exceeds(held := self._lead.durability):
             raise StrongerDurability(f"durability {asked} of an append, where the group's setting is {held}")
         if asked.lower and (level := self._log.view.level) < DURABILITIES:
@@ -179,7 +181,7 @@ class Admission:
     # Transactions.
 
     def check_transactions(self) -> None:
-        """Raises ``WrongVersion`` while some member may not read them."""
+        """Raises ``WrongVersion`` while the group's level is too low for transactions."""
         if (level := self._log.view.level) < TRANSACTIONS:
             raise WrongVersion(
                 f"transactions need level {TRANSACTIONS}, the group is at level {level}: once all members run a "
@@ -188,14 +190,14 @@ class Admission:
         self._takes_transactions = True
 
     def check_size(self, entries: int, size: int) -> None:
-        """Checks that a transaction of so many entries, its COMMIT included, and ``size`` bytes fits one block, and
-        that one a segment. Raises ``TooLarge``."""
+        """Checks that a transaction of ``entries`` entries, its COMMIT included, and ``size`` bytes fits one block, and
+        that the block fits a segment. Raises ``TooLarge``."""
         check_transaction(entries, size)
         self._log.check_size(cost_of(entries, size))
 
     def ask_again(self, name: tuple[int, int], acks: Acks, done: Done, born: int | None) -> Append:
-        """Submits a transaction's commit of which only its name is left: answered as the first one was, or with
-        ``TransactionGone``. Raises as ``submit``."""
+        """Submits a transaction's commit whose entries are no longer staged. It is answered like the first commit of
+        that name, or with ``TransactionGone``. Raises as ``submit``."""
         self.check_transactions()
         now = self._lead.member.seams.clock.monotonic_s()
         return self._take(CommitAgain(self._once, name, acks, done, now), born)
@@ -204,8 +206,8 @@ class Admission:
         return self._once.has_commit(handle)
 
     async def settle_gone(self, handle: Handle) -> None:
-        """Makes sure that the transaction, of which nothing is staged, was never logged by its handle's name. Raises
-        ``TransactionClosed`` where it was, ``OutcomeUnknown``, ``ProducersMissing``, ``NotMaster``."""
+        """Makes sure that a transaction, of which nothing is staged, was never logged under its handle. Raises
+        ``TransactionClosed`` if it was logged, ``OutcomeUnknown``, ``ProducersMissing``, ``NotMaster``."""
         self.check_transactions()
         if not self.has_commit(handle.id):
             self._once.check_handle(handle.id, handle.born)
@@ -216,7 +218,7 @@ class Admission:
     # A producer's.
 
     def _repeat(self, append: ProducerAppend) -> None:
-        """Answers a submission that is in the log already; never from within its submission."""
+        """Answers a submission that is in the log already, but never during its submission."""
         if append.submission is not None:
             append.doubt = self._spawn(self._compare(append))
             return
@@ -229,8 +231,8 @@ class Admission:
         asyncio.get_running_loop().call_soon(lead.book.release_repeats)
 
     async def _compare(self, append: ProducerAppend) -> None:
-        """Compares a submission with the entries at its place in the log. Where that cannot be read any more, its name
-        is taken for it."""
+        """Compares a submission with the entries at its VLSNs in the log. If those can no longer be read, an equal name
+        is sufficient."""
         reads, submission = self._lead.reads, append.submission
         assert submission is not None
         try:
@@ -260,8 +262,8 @@ class Admission:
         return task
 
     async def _refuse(self, append: Append, error: VlsnLogError) -> None:
-        """Refuses for good, once a majority has confirmed that this node leads. An unseated master that does not know
-        it yet misses its successor's entries."""
+        """Refuses an append once a majority has confirmed that this node is the master. A deposed master is missing its
+        successor's entries, and may not know that yet."""
         try:
             await self._rounds.index()
         except VlsnLogError as unseated:

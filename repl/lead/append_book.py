@@ -1,10 +1,10 @@
 """Pending acknowledgements: the sealed appends that wait for replicas, in VLSN order.
 
-An append is answered when its policy is met: NONE once the master has synced it, MAJORITY once the DTVLSN has reached
-it, ALL once every electable member has synced it, too. Only a replica that is being fed counts: of one that is gone
-nobody knows whether it still has its log. VLSNs rise in each of the three queues, so an acknowledgement settles appends
-at their heads. A *repeat* is an append that was in the log before it was sent again: it waits for the same, in no
-order.
+An append is answered when its policy is met: NONE once the master has synced it; MAJORITY once the DTVLSN has reached
+it; ALL once every electable member has synced it as well. Only a replica that is being fed counts, because a replica
+that has left may have lost its log. VLSNs rise in each of the three queues, so an acknowledgement settles appends at
+the heads of the queues. A *repeat* is an append that was in the log before it was sent again. Repeats wait for the same
+conditions, in no order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from vlsn.write.queue import Pending
 
 
 class Append(Pending):
-    """One append of a client; ``done`` is called exactly once."""
+    """One append of a client. ``done`` is called exactly once."""
 
     __slots__ = ("acks", "done", "doubt", "held", "held_as", "promised", "puts", "settled", "since")
 
@@ -37,22 +37,24 @@ class Append(Pending):
         self.settled = False
         self.doubt: asyncio.Future[None] | None = None
         self.held = ""
-        """The reason why it is not in the log's queue yet (``repl.lead.held_appends``)."""
+        """The reason why the append is not in the log's queue yet (``repl.lead.held_appends``)."""
         self.held_as: type[VlsnLogError] = NotMaster
-        """The error that it fails with for that reason."""
+        """The error with which the append fails for that reason."""
         self.puts: Puts | None = None
-        """The names that its COMMIT sets."""
+        """The names that the append's COMMIT sets."""
         self.promised = SYNCED
-        """The durability that it is answered for; less than ``SYNCED``: by ``unsynced_appends``."""
+        """The durability at which the append is answered; if it is less than ``SYNCED``, ``unsynced_appends`` answers
+        it."""
 
     def settle(self, result: Appended | VlsnLogError) -> None:
         if not self.settled:
             self.settled = True
-            # Let go of first: ``done`` leads back here, and a cycle would keep a batch's bytes until a collection.
+            # Cleared first: ``done`` refers to this append, and a cycle would keep a batch's bytes until a garbage
+            # collection.
             done, self.done = self.done, _nobody
             try:
                 done(result)
-            except Exception as fault:  # the boundary of one who asked: neither the others nor the feed are to suffer
+            except Exception as fault:  # an error of one caller must affect neither other callers nor the feed
                 told = {"message": "an append's answer was not taken", "exception": fault}
                 asyncio.get_running_loop().call_exception_handler(told)
 
@@ -67,22 +69,24 @@ class Append(Pending):
             self.settle(self.held_as(self.held))
 
     def hold(self, why: str, error: type[VlsnLogError], doubt: asyncio.Future[None] | None) -> None:
-        """Notes that it waits before the queue, and what it fails with if its time is over first; "": it does not."""
+        """Notes why the append waits before the queue, and the error for its timeout; "" when it no longer waits."""
         self.held, self.held_as, self.doubt = why, error, doubt
 
     def refuse(self, error: VlsnLogError) -> None:
-        """Answers one that was held, and never queued."""
+        """Answers an append that was held and never queued."""
         self.settle(error)
 
     def expire(self) -> None:
-        """Expires the append: held back, nothing is logged; still queued or sealed, it may yet become durable."""
+        """Ends the wait for the append. If it is held back, nothing is logged. If it is queued or sealed, it may still
+        become durable."""
         self.take_back()
         self.settle(OutcomeUnknown("not acknowledged in time: it may still become durable, or be rolled back"))
 
 
 def refusal_of(error: VlsnLogError) -> VlsnLogError:
-    """Makes the error for a client whose append was refused for ``error`` before anything of it was logged. A log that
-    has failed ends this process: another node will lead, and takes it."""
+    """Returns the error for a client whose append was refused with ``error`` before anything of it was logged. A log
+    that has failed ends this process, so ``NotMaster`` is returned: another node becomes the master and accepts the
+    append."""
     if isinstance(error, LogFailed):
         return NotMaster(f"the log of this node has failed, nothing of this append was logged: {error}")
     return error
@@ -93,7 +97,8 @@ def _nobody(_: Appended | VlsnLogError) -> None:
 
 
 class AppendBook:
-    """Acknowledgements in, answers and the DTVLSN out.  One for each term that this node leads."""
+    """Counts acknowledgements, raises the DTVLSN and answers appends. One for each term in which this node is the
+    master."""
 
     def __init__(
         self,
@@ -109,7 +114,7 @@ class AppendBook:
         self.term_start: Vlsn = NULL_VLSN
         self.electable: tuple[Incarnation, ...] = ()
         self.needed = {Acks.NONE: 0, Acks.MAJORITY: 1, Acks.ALL: 0}
-        """The replicas that an append needs beside this node, by its acks."""
+        """The number of replicas that an append needs besides this node, by its acks."""
         self.synced: dict[Incarnation, Vlsn] = {}
         self.durable: Vlsn = NULL_VLSN
         self._on_durable = on_durable
@@ -120,7 +125,7 @@ class AppendBook:
         self._all: deque[Append] = deque()
         self._repeats: list[Append] = []
         self._known_durable: Vlsn = NULL_VLSN
-        """Durable before this term, which its own count says nothing of."""
+        """The DTVLSN from before this term, which this term's count does not prove."""
 
     def set_group(self, electable: Collection[Incarnation], term_start: Vlsn) -> None:
         """Sets the members that count from now on, also for acknowledgements noted before."""
@@ -135,7 +140,7 @@ class AppendBook:
             self.release_repeats()
 
     def sealed(self, appends: list[Pending]) -> None:
-        """Notes that these have their VLSNs, above all earlier ones."""
+        """Notes that these appends have their VLSNs, which are above all earlier ones."""
         for append in appends:
             assert isinstance(append, Append)
             if append.acks is Acks.MAJORITY:
@@ -146,8 +151,8 @@ class AppendBook:
                 self._all.append(append)
 
     def repeat(self, append: Append, *, durable: Vlsn) -> None:
-        """Takes an append that lies in the log already; ``durable`` is the DTVLSN that the log knows. Answered by
-        ``release_repeats``, or a later acknowledgement."""
+        """Accepts an append that is in the log already. ``durable`` is the log's DTVLSN. The append is answered by
+        ``release_repeats`` or a later acknowledgement."""
         self._known_durable = max(self._known_durable, durable)
         self._repeats.append(append)
 
@@ -155,7 +160,8 @@ class AppendBook:
         """Answers the repeats that meet their policies.
 
         An entry of an earlier term may be synced everywhere and still be rolled back, until an entry of this term is
-        durable behind it. ALL waits for that, as MAJORITY does."""
+        durable after it. So ALL waits for that entry, as MAJORITY does.
+        """
         durable = max(self.durable, self._known_durable)
         reached = {
             Acks.NONE: self.synced.get(self.own, NULL_VLSN),
@@ -175,7 +181,8 @@ class AppendBook:
         self._repeats = left
 
     def note(self, incarnation: Incarnation, synced: Vlsn) -> None:
-        """Notes that ``incarnation`` has synced everything up to ``synced``; lower than before changes nothing."""
+        """Notes that ``incarnation`` has synced everything up to ``synced``. A lower VLSN than before changes
+        nothing."""
         if synced <= self.synced.get(incarnation, NULL_VLSN):
             return
         self.synced[incarnation] = synced
@@ -189,7 +196,7 @@ class AppendBook:
             self.release_repeats()
 
     def withdraw(self, incarnation: Incarnation) -> None:
-        """Forgets what ``incarnation`` has synced, until it is noted again."""
+        """Forgets the VLSN that ``incarnation`` has synced, until it is noted again."""
         self.synced.pop(incarnation, None)
 
     def _count(self) -> None:
@@ -197,13 +204,13 @@ class AppendBook:
         if durable > self.durable:
             self.durable = durable
             try:
-                self._on_durable(durable)  # first: an answered append can be read, linearizable, on any node
+                self._on_durable(durable)  # first, so that any node shows an answered append to a linearizable read
             finally:
                 if self._majority:
                     self._release(self._majority, durable, Acks.MAJORITY)
 
     def fail(self, error: Callable[[], VlsnLogError]) -> None:
-        """Ends the term: answers every append still waiting with ``error``."""
+        """Ends the term: answers every waiting append with ``error``."""
         for queue in (self._none, self._majority, self._all):
             while queue:
                 queue.popleft().settle(error())
@@ -212,7 +219,7 @@ class AppendBook:
             append.settle(error())
 
     def answer(self, append: Append) -> None:
-        """Answers an append of ``UnsyncedAppends``, at the durability it was promised."""
+        """Answers an append of ``UnsyncedAppends`` at its promised durability."""
         self._seconds.add(self._clock() - append.since)
         place = Vlsn(append.first), Vlsn(append.last), Term(append.term)
         count = synced_count(self.synced, self.electable, append.last)
@@ -227,7 +234,7 @@ class AppendBook:
         while queue and queue[0].last <= upto:
             append = queue.popleft()
             if append.last > count_at:
-                # Nodes that synced this far: asked again only where one of them stops short.
+                # The number of nodes that synced this far; counted again only past the first node that stops short.
                 count = synced_count(self.synced, self.electable, append.last)
                 count_at = min([at for at in self.synced.values() if at >= append.last], default=append.last)
             self._seconds.add(now - append.since)

@@ -2,13 +2,13 @@
 
     octet-stream  the body is one entry      x-ndjson  a line is an entry      x-vlsnlog-batch  a binary batch
 
-Checks run in this order, each before bytes for the next are kept: not the master (307 with the same path and query),
-content type (415), parameters (400), announced length (413), room for it (429), the body itself (400, 413), the node's
-own refusals. The body's bytes stay counted in the budget until the answer. A client that leaves early loses only its
-answer: its append stays submitted.
+These checks run in order, each before bytes for the next one are kept: this node is the master (otherwise 307 with the
+same path and query), content type (415), parameters (400), announced length (413), room in the budget (429), the body
+itself (400, 413), the node's own refusals. The bytes of the body count in the budget until the answer. A client that
+leaves early loses only its answer: its append stays submitted.
 
-A carrier that has a whole small request in hand may skip the coroutine: ``quick`` says once how requests with one
-and the same head are served, and each is then one call with its body.
+A server that has a whole small request in memory may skip the coroutine. ``quick`` decides once how requests with the
+same head are served; each such request is then one call with its body.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ class AppendRoutes:
 
     @asynccontextmanager
     async def entries(self, request: Request, known: frozenset[str]) -> AsyncIterator[Values | Batch]:
-        """Decodes a body of entries as ``append`` does, for callers that keep them; its bytes are counted until the
-        end. ``known`` are the call's own parameters."""
+        """Decodes a body of entries as ``append`` does, for callers that keep the entries. The bytes count in the
+        budget until the end. ``known`` are the call's own parameters."""
         terms = _Terms(request, self._limits, known)
         body = await self._take_body(request, terms.body_bytes_max)
         submission = await self._submission(terms, body) if terms.long(len(body)) else None
@@ -129,8 +129,9 @@ class AppendRoutes:
             self._bodies.give(len(body))
 
     async def _submission(self, terms: _Terms, body: bytes) -> Batch:
-        """Decodes a long body to a batch, with turns of the loop for others in between. The budget gets it back if that
-        fails. One at a time, since lines as objects take several times the bytes that the budget counts."""
+        """Decodes a long body to a batch, with turns of the event loop for other tasks in between. If that fails, the
+        bytes are returned to the budget. One body is decoded at a time, because lines as objects take several times the
+        bytes that the budget counts."""
         try:
             async with self._decoding:
                 return await self._pieces.run(self._decoded(terms, body))
@@ -140,7 +141,7 @@ class AppendRoutes:
 
     def _decoded(self, terms: _Terms, body: bytes) -> Generator[int, None, Batch]:
         decoded = yield from ndjson.decode_in_steps(body)
-        yield len(body)  # each of these goes through all of it
+        yield len(body)  # each of these steps processes the whole body
         parts = batch.encode_parts(*decoded, producer=terms.producer)
         yield len(body)
         data = b"".join(parts)
@@ -148,13 +149,13 @@ class AppendRoutes:
         return decode_batch(data, self._limits)
 
     def quick(self, request: Request) -> Start | None:
-        """Returns how to serve appends with exactly this head; ``None`` when ``append`` is to find the fault."""
+        """Returns how to serve appends with exactly this head, or None if ``append`` must find the error."""
         try:
             terms = _Terms(request, self._limits)
         except VlsnLogError:
             return None
         if terms.producer is not None:
-            return None  # no head comes twice
+            return None  # such a head is never sent twice
         if terms.long(request.body_length or int(request.headers.get("Content-Length", "0"))):
             return None
 
@@ -174,7 +175,8 @@ class AppendRoutes:
         return start
 
     async def _take_body(self, request: Request, limit: int) -> bytes:
-        """Takes the body, its bytes from the budget: before it is read, or by the piece if chunked."""
+        """Reads the body, and takes its bytes from the budget: before reading, or piece by piece if the body is
+        chunked."""
         length = request.body_length
         if length is not None:
             if length > limit:
@@ -200,12 +202,12 @@ class AppendRoutes:
 
 
 class _Terms:
-    """The terms of an append's head: how to read its body, and when to answer."""
+    """The parameters in the head of an append: how to decode its body, and when to answer."""
 
     __slots__ = ("acks", "body_bytes_max", "born", "durability", "key", "kind", "limits", "producer", "timeout_s")
 
     def __init__(self, request: Request, limits: AppendLimits, known: frozenset[str] = APPEND_PARAMETERS) -> None:
-        """Reads them; ``known`` are the parameters of its route, beside the key of octets."""
+        """Reads the parameters. ``known`` are the parameters of the route, besides the key of a single entry."""
         self.limits = limits
         self.kind = _content_type(request)
         self.body_bytes_max = limits.entry_bytes_max if self.kind == OCTETS else limits.body_bytes_max
@@ -246,12 +248,12 @@ class _Terms:
         )
 
     def long(self, length: int) -> bool:
-        """Says whether decoding so many bytes in one go would hold up everybody else."""
+        """Returns whether decoding ``length`` bytes in one step would hold up other tasks for long."""
         return self.kind == ndjson.CONTENT_TYPE and length > PIECE_BYTES
 
 
 def decode_batch(data: Buffer, limits: AppendLimits) -> Batch:
-    """Raises ``BadBody`` and ``TooLarge``."""
+    """Decodes a binary batch. Raises ``BadBody`` and ``TooLarge``."""
     return batch.decode(
         data,
         entry_bytes_max=limits.entry_bytes_max,
@@ -261,7 +263,7 @@ def decode_batch(data: Buffer, limits: AppendLimits) -> Batch:
 
 
 class _Append:
-    """One append under way, from a body that is taken from the budget to its answer, which gives it back."""
+    """One append, from the body whose bytes are taken from the budget, to the answer, which returns them."""
 
     __slots__ = ("_answer", "_appends", "_bodies", "_held", "_pending", "_timer")
 
@@ -274,7 +276,7 @@ class _Append:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, terms: _Terms, body: bytes, submission: Values | Batch | None = None) -> Leave:
-        """Begins the append; ``submission`` is what is in the body, where that is known already."""
+        """Begins the append. ``submission`` is the decoded body, if it was decoded already."""
         self._held = len(body)
         try:
             if submission is None:
@@ -283,7 +285,7 @@ class _Append:
             self._timer = asyncio.get_running_loop().call_later(terms.timeout_s, self._pending.expire)
         except VlsnLogError as error:
             self._end(problem.response(error))
-        except Exception as fault:  # the boundary of a request that has no task
+        except Exception as fault:  # the boundary of a request without a task
             self._end(problem.response(problem.internal(fault, "an append")))
         return self._leave
 
@@ -303,7 +305,7 @@ class _Append:
             answer(response)
 
     def _leave(self) -> None:
-        """Ends the wait for a client that is gone: its append stays, unanswered."""
+        """Ends the wait for a client that has left. Its append stays submitted, without an answer."""
         if self._answer is not None:
             self._answer = None
             assert self._pending is not None
@@ -325,7 +327,7 @@ def puts_of(lead: Leading, sets: CommitSets | None) -> Puts | None:
 
 
 def producer_in(fields: Mapping[str, str]) -> tuple[int, int] | None:
-    """Reads id and sequence, which come together."""
+    """Reads id and sequence of a producer, which must be sent together."""
     text = fields.get("producer")
     sequence = query.whole(fields, "sequence", None, 0, SEQUENCE_MAX)
     if (text is None) != (sequence is None):
@@ -336,7 +338,7 @@ def producer_in(fields: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def durability_in(fields: Mapping[str, str]) -> GroupDurability | None:
-    """Reads what an append asks for itself, None where it asks for nothing. Raises ``BadArgument``."""
+    """Returns the durability that an append asks for, or None if the append asks for none. Raises ``BadArgument``."""
     text = fields.get("durability")
     return None if text is None else group_durability(text)
 

@@ -1,23 +1,23 @@
-"""Exactly once: the submissions of producers on their way into one master's log.
+"""Exactly once: the admission of producers' submissions to one master's log.
 
     submit ─┬─ the next of its producer  ─► queue ─► sealed ─► the book of appends
-            ├─ queued already            ─► waits beside the original, and is answered when that would be
+            ├─ queued already            ─► waits beside the original, and is answered with it
             ├─ in the log already        ─► the book: answered when the original meets the acks asked now
             └─ anything else             ─► refused, nothing logged
 
-1. The due sequence is judged as a submission takes its place in the queue, against the whole log and the queue. Two
-   connections that send the same submission so make one entry of it, in either order.
-2. A duplicate is answered with the original's VLSNs and term, and never before the original is as safe as the
-   duplicate asks.  It must say what the original says: one that is queued is compared here, one that is in the log by
+1. The expected sequence is checked when a submission enters the queue, against the whole log and the queue. So two
+   connections that send the same submission make one entry of it, in either order.
+2. A duplicate is answered with the original's VLSNs and term, and never before the original is as safe as the duplicate
+   asks. A duplicate must have the same contents as the original. A queued original is compared here, a logged one by
    ``repeat`` (``vlsn/format/same_submission.py``).
-3. A submission that the queue returns unlogged is due again.
-4. A transaction without a producer's name has its handle's: the handle's id and ``HANDLE_SEQUENCE``, the only sequence
-   there is of it, in a table of their own (``History.commits``).
-5. A commit whose entries are not here any more (``CommitAgain``) is looked for by its name, and never logged.
-6. A table may be incomplete below some VLSN (``History.lacks_to``). It then answers only from its own records: an
-   answer "unknown", "forgotten" or "new" would be a guess, and the client is told to try again.
+3. A submission that the queue returns unlogged is expected again.
+4. A transaction without a producer's name has its handle's name: the handle's id and ``HANDLE_SEQUENCE``, its only
+   sequence. Such names have a table of their own (``History.commits``).
+5. A commit whose entries are no longer staged here (``CommitAgain``) is looked up by its name, and never logged.
+6. A table may be incomplete below some VLSN (``History.lacks_to``). Then the table answers only from its own records.
+   An answer "unknown", "forgotten" or "new" would be a guess, so the client is asked to try again.
 
-One for each lead; the log's own table (``vlsn/state/producers.py``) is what outlives it.  On the loop only.
+One for each term. The log's own table (``vlsn/state/producers.py``) outlives the term. On the event loop only.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class ProducerAppend(Append):
-    """One submission of a producer; ``repeats`` are the same one, sent again while this was queued."""
+    """One submission of a producer. ``repeats`` are the same submission, sent again while this one was queued."""
 
     __slots__ = ("is_handles", "key", "once", "producer", "repeats", "sequence")
 
@@ -57,13 +57,13 @@ class ProducerAppend(Append):
         self.producer = producer = submission.producer
         self.sequence = submission.sequence
         self.is_handles = self.sequence == HANDLE_SEQUENCE
-        """It is named by a transaction's handle."""
+        """True if the submission is named by a transaction's handle."""
         self.key = -producer if self.is_handles else producer
-        """Its producer, or handle, among those that are queued."""
+        """The key of the submission's producer, or handle, in ``Once.queued``."""
         self.repeats: list[ProducerAppend] = []
 
     def lies_at(self, first: Vlsn, last: Vlsn, term: Term) -> None:
-        """Takes the place of a submission that is in the log already. Raises ``OutOfSequence`` where the two
+        """Takes the VLSNs and the term of a submission that is in the log already. Raises ``OutOfSequence`` if the two
         submissions differ in length."""
         if last - first + 1 != self.count:
             raise OutOfSequence(
@@ -74,7 +74,7 @@ class ProducerAppend(Append):
 
     @property
     def another(self) -> OutOfSequence:
-        """The refusal of a submission whose sequence stands for other entries."""
+        """The refusal of a submission whose sequence belongs to other entries."""
         return OutOfSequence(f"sequence {self.sequence} of producer {self.producer:016x} was another submission")
 
     def refused(self, error: VlsnLogError) -> None:
@@ -86,7 +86,8 @@ class ProducerAppend(Append):
 
 
 class CommitAgain(ProducerAppend):
-    """A transaction's commit, asked again where its entries are not staged any more: all there is of it is its name."""
+    """A transaction's commit that is sent again when its entries are no longer staged. Only the commit's name is
+    known."""
 
     __slots__ = ()
 
@@ -99,10 +100,10 @@ class CommitAgain(ProducerAppend):
 
 
 class Once:
-    """Exactly-once admission: ``submit`` queues a submission, ``repeat`` receives duplicates to be answered. Its
+    """Exactly-once admission: ``submit`` queues a submission. ``repeat`` receives duplicates to answer; a duplicate's
     ``submission`` is set while it must still be compared with the original. ``lacks`` receives submissions whose
-    predecessors are not in the log, with the error to refuse them with. It first makes sure that this log is the
-    group's. ``puts`` queues one that sets names."""
+    predecessors are not in the log, and the error to refuse them with; it first makes sure that this log is the
+    group's. ``puts`` queues an append that sets names."""
 
     def __init__(
         self,
@@ -116,14 +117,15 @@ class Once:
         self._lacks = lacks
         self._puts = puts or log.append
         self.queued: dict[int, dict[int, ProducerAppend]] = {}
-        """Queued submissions by producer (of transactions with handles: minus the handle's id) and sequence,
-        ascending."""
+        """Queued submissions by producer and sequence, ascending. A transaction with a handle has minus the handle's id
+        as its producer."""
 
     def submit(self, append: ProducerAppend, born: int | None) -> None:
-        """Submits; ``born`` is a VLSN that was durable before the producer's first submission, as 0 always was: nobody
-        who leaves it out is taken for new where anybody was forgotten. Raises ``OutOfSequence`` for another submission
-        under a sequence that is taken, ``DuplicateForgotten``, ``ProducersMissing``, and what the log raises, nothing
-        logged. ``OutcomeUnknown`` for a transaction's handle that may be forgotten."""
+        """Submits an append. ``born`` is a VLSN that was durable before the producer's first submission; 0 is always
+        valid. With 0, a producer counts as new only if the log has forgotten no producer. Raises before anything is
+        logged: ``OutOfSequence`` for another submission under a used sequence, ``DuplicateForgotten``,
+        ``ProducersMissing``, and the log's errors. Raises ``OutcomeUnknown`` for a transaction's handle that may be
+        forgotten."""
         if append.is_handles and born == NUMBER_MAX and self._is_fresh(append):
             self._push(append)
             return
@@ -134,21 +136,21 @@ class Once:
             return
         if append.sequence == due:
             if isinstance(append, CommitAgain):
-                gone = "nothing of this transaction is staged here any more, nor logged: run it again in another one"
+                gone = "this transaction is neither staged here nor logged: run it again in another one"
                 self._lacks(append, TransactionGone(gone))
             else:
                 self._push(append)
         elif append.sequence > due:
             lacking = OutOfSequence(
-                f"sequence {append.sequence} of producer {append.producer:016x}, where {due} is due: what it was to "
-                "follow on is not in the log"
+                f"sequence {append.sequence} of producer {append.producer:016x}, where {due} is due: its "
+                "predecessor is not in the log"
             )
             self._lacks(append, lacking)
         else:
             self._meet_again(append)
 
     def sealed(self, pendings: Iterable[Pending]) -> None:
-        """Notes that these have their VLSNs, and the log's table knows them."""
+        """Notes that these submissions have their VLSNs, and are in the log's table."""
         for pending in pendings:
             if isinstance(pending, ProducerAppend):
                 self.left(pending)
@@ -157,7 +159,7 @@ class Once:
                     self._repeat(append)
 
     def left(self, append: ProducerAppend) -> None:
-        """Notes that it is not queued any more."""
+        """Notes that ``append`` is no longer queued."""
         queued = self.queued.get(append.key)
         if queued is not None and queued.get(append.sequence) is append:
             del queued[append.sequence]
@@ -165,7 +167,7 @@ class Once:
                 del self.queued[append.key]
 
     def knows(self, append: ProducerAppend) -> bool:
-        """Says whether this submission is in the log or its queue."""
+        """Returns whether this submission is in the log or its queue."""
         if append.sequence in self.queued.get(append.key, {}):
             return True
         if append.is_handles:
@@ -174,7 +176,7 @@ class Once:
         return life is not None and append.sequence < life.next
 
     def has_commit(self, handle: int) -> bool:
-        """Says whether the transaction of that handle's id is in the log or its queue."""
+        """Returns whether the transaction of that handle's id is in the log or its queue."""
         return (
             -handle in self.queued
             or self._log.view.history.commits.find(handle, at=self._log.view.allocated + 1) is not None
@@ -193,7 +195,7 @@ class Once:
             )
 
     def _due(self, append: ProducerAppend, born: int) -> int:
-        """Returns the sequence that this producer's next submission has."""
+        """Returns the sequence of this producer's next submission."""
         queued = self.queued.get(append.key)
         if queued:
             return next(reversed(queued)) + 1
@@ -217,13 +219,14 @@ class Once:
             )
         if not is_new:
             raise UnknownProducer(
-                f"producer {append.producer:016x}, born at VLSN {born}, may have been here before and be forgotten: "
-                f"submissions up to VLSN {table.forgotten_to(at=at)} may be; a new producer says `born`"
+                f"producer {append.producer:016x}, born at VLSN {born}, may have been used and be forgotten: "
+                f"submissions up to VLSN {table.forgotten_to(at=at)} may be; a new producer sends `born`"
             )
         return 0
 
     def _is_fresh(self, append: ProducerAppend) -> bool:
-        """Says whether a transaction that was never sent before, as its client says, is due: most often it is."""
+        """Returns whether a transaction, which its client has never sent before, is neither queued nor logged. That is
+        the usual case."""
         known = append.key in self.queued or append.producer in self._log.view.history.commits
         return not known and append.submission is not None
 
@@ -260,9 +263,9 @@ class Once:
             raise missing(f"producer {append.producer:016x}", table.lacks_to)
         if place is None:
             raise DuplicateForgotten(
-                f"sequence {append.sequence} of producer {append.producer:016x} is in the log, but where is no longer "
-                f"remembered: the last {table.limits.remembered} are of each of the {table.limits.recent} producers "
-                f"heard of last, {table.limits.least} of any other"
+                f"sequence {append.sequence} of producer {append.producer:016x} is in the log, but its VLSNs are not "
+                f"remembered: the last {table.limits.remembered} are for each of the {table.limits.recent} most recent "
+                f"producers, {table.limits.least} for any other"
             )
         append.lies_at(*place)
         self._repeat(append)

@@ -1,8 +1,7 @@
-"""``WS /v1/feed`` up to its upgrade: whether this node feeds the replica that asks.
+"""``WS /v1/feed`` up to its upgrade: checks whether this node feeds the replica that asks.
 
-Everything that speaks against a feed is an HTTP status before the upgrade: levels that we do not speak, headers
-missing or not understood, then what the node itself has against it (group, names, incarnations, term, a
-feed that lives already).
+Every refusal of a feed is an HTTP status before the upgrade. The checks in order: unsupported levels, missing or
+invalid headers, then the node's own conditions (group, names, incarnations, term, an existing feed).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from vlsn.limits import KIB, MIB
 from vlsn.seams import Channel
 
 MESSAGE_FROM_REPLICA_BYTES_MAX = MIB
-"""SYNCUP with its term runs is the largest."""
+"""The largest message of a replica: SYNCUP with its term runs."""
 _NONE: frozenset[str] = frozenset()
 assert MESSAGE_FROM_REPLICA_BYTES_MAX >= 64 * KIB
 

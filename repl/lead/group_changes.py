@@ -1,14 +1,14 @@
-"""Changes of the group, as the master of one lead makes them.
+"""Changes of the group, which the master makes in one term.
 
-    add NAME ─► ask who answers at its URL ─► GROUP lists it, secondary ─► fed ─► caught up ─► GROUP: electable
-    a wiped member comes back ─► fed, counts for nothing ─► caught up ─► GROUP: its new incarnation ─► counts
-    remove NAME ─► GROUP without it ─► durable: its feed ends; the master itself: hands over, resigns
+    add NAME ─► ask the node at its URL ─► GROUP lists it, secondary ─► fed ─► caught up ─► GROUP: electable
+    a wiped member comes back ─► fed, does not count ─► caught up ─► GROUP: its new incarnation ─► counts
+    remove NAME ─► GROUP without it ─► durable: its feed stops; if it is the master itself: hands over, resigns
 
-1. One change at a time, and only when ``membership.check_change`` lets it: what could not become durable is refused
-   with nothing logged.
-2. A GROUP entry counts from the moment it is sealed: ``follow`` is called before any feed sends it.
-3. The second halves (a joining member that has caught up, a member that came back as another incarnation) the master
-   does by itself, and whoever leads then: what is to be done lies in the log, or shows in the feeds.
+1. One change at a time, and only if ``membership.check_change`` allows it. A change that could not become durable is
+   refused before anything is logged.
+2. A GROUP entry counts from the moment when it is sealed: ``follow`` is called before any feed sends it.
+3. The master completes two changes by itself: for a joining member that has caught up, and for a member that came back
+   as another incarnation. The next master can continue them, because the log or the feeds show what remains to be done.
 4. A replica has caught up when it reached, within an election timeout, the end that this log had when the round began
    (Raft's dissertation, §4.2.1).
 """
@@ -28,6 +28,7 @@ from repl.group.member import OpenMember
 from repl.group.membership import Add, Change, Prefer, Promote, Remove, counting, listed_as
 from repl.group.peers import ask
 from repl.lead.handing_over import HandingOver
+from repl.lead.level_raising import next_raise
 from repl.lead.logged_settings import settings_of
 from repl.lead.tenure import Tenure
 from vlsn.errors import (
@@ -44,21 +45,21 @@ from vlsn.ids import NULL_VLSN, Incarnation, NodeName, Vlsn
 
 LOOK_S = 0.2
 CHANGE_TIMEOUT_S = 10.0
-"""Seconds that a person waits for a change to be durable."""
+"""Seconds that a person's request waits for a change to become durable."""
 
 
 @dataclass(slots=True)
 class _Round:
-    """One round of a replica's catching up."""
+    """One round in which a replica catches up."""
 
     began_s: float
     target: Vlsn
     caught_up: bool = False
-    """True as the round before has shown."""
+    """True if the preceding round took at most an election timeout."""
 
 
 class Changes:
-    """The group's changes in one lead.  ``run`` returns never."""
+    """The group's changes in one term. ``run`` never returns."""
 
     def __init__(self, lead: Tenure, handing_over: HandingOver) -> None:
         self._lead = lead
@@ -66,25 +67,25 @@ class Changes:
         self._member = lead.member
         self._log = lead.log
         self.at = NULL_VLSN
-        """The VLSN of the GROUP entry that is counted by."""
+        """The VLSN of the GROUP entry whose members count."""
         self.settled = False
-        """True once it is durable, and counts as it stands."""
+        """True once that GROUP entry is durable, so that its members alone count."""
         self._under_way: asyncio.Future[Vlsn] | None = None
         self._rounds: dict[Feeder, _Round] = {}
         self._waits = ""
-        """The reason why what the master would do by itself is not done yet."""
+        """The reason why a change that the master makes by itself is not done yet."""
 
     # What counts.
 
     def follow(self) -> None:
-        """Counts by the newest GROUP entry in the log from here on."""
+        """Uses the newest GROUP entry in the log from now on."""
         at = self._log.view.history.group_vlsn
         if at != self.at:
             self.at, self.settled = at, self._log.view.dtvlsn >= at
             self._count()
 
     def durable_rose(self, durable: Vlsn) -> None:
-        """Takes what this lead's count has proven, while the newest GROUP entry is not ``settled``."""
+        """Handles a risen DTVLSN of this term, while the newest GROUP entry is not ``settled``."""
         if durable < self.at:
             return
         self.settled = True
@@ -93,18 +94,18 @@ class Changes:
         self._member.event("group.durable", vlsn=self.at, members=",".join(each.name for each in group.members))
         self._lead.end_feeds_of(
             [name for name in self._lead.feeders if not membership.is_listed(group, name)],
-            NotListed(f"the GROUP entry at VLSN {self.at} lists it no more"),
+            NotListed(f"the GROUP entry at VLSN {self.at} no longer lists it"),
         )
         if self._under_way is not None and not self._under_way.done():
             self._under_way.set_result(self.at)
 
     def end(self) -> None:
-        """Ends with the lead."""
+        """Fails a pending change, because the term has ended."""
         if self._under_way is not None and not self._under_way.done():
             self._under_way.set_exception(
                 OutcomeUnknown("this node stopped leading before the change of the group was durable")
             )
-            self._under_way.exception()  # whoever asked may be gone
+            self._under_way.exception()  # retrieved, because the caller may be gone
 
     def _count(self) -> None:
         book, log = self._lead.book, self._log
@@ -120,8 +121,8 @@ class Changes:
     # Changes that a person asks for.
 
     async def change(self, change: Change) -> dict[str, Any]:
-        """Makes a change, durable on return. Raises ``BadArgument``, ``GroupBusy``, ``InsufficientReplicas``,
-        ``NoSpace`` or ``NotMaster`` with nothing logged; ``OutcomeUnknown``."""
+        """Makes a change, durable on return. Raises before anything is logged: ``BadArgument``, ``GroupBusy``,
+        ``InsufficientReplicas``, ``NoSpace`` or ``NotMaster``. Also raises ``OutcomeUnknown``."""
         match change:
             case Add():
                 member_url = change.url.rstrip("/")
@@ -147,14 +148,14 @@ class Changes:
         return {"vlsn": vlsn, **document(self._lead.opened)}
 
     async def _who_answers(self, name: NodeName, url: str) -> str:
-        """Returns the incarnation of the node there. Raises ``BadArgument``."""
+        """Returns the incarnation of the node at ``url``. Raises ``BadArgument``."""
         try:
             return (await ask(self._member, name, url, founding.DISCOVERY)).incarnation
         except (VlsnLogError, OSError) as error:
-            raise BadArgument(f"{name} cannot be asked who it is: {error}; start it first, told all members") from None
+            raise BadArgument(f"{name} does not answer: {error}; start it first, told all members") from None
 
     def _append(self, proposed: GroupEntry) -> asyncio.Future[Vlsn]:
-        """Appends the entry; the future is done, with its VLSN, when that is durable."""
+        """Appends the GROUP entry. The future completes with the entry's VLSN when the entry is durable."""
         lead, log = self._lead, self._log
         if lead.heir is not None:
             raise NotMaster(f"this node is handing over to {lead.heir}; try again")
@@ -214,7 +215,7 @@ class Changes:
         return found is not None and found.caught_up
 
     async def _go_on(self) -> None:
-        """Counts the next member that has caught up."""
+        """Makes the change for the next member that has caught up."""
         group = self._group()
         for member in group.members:
             if not self._has_caught_up(member.name):
@@ -234,7 +235,7 @@ class Changes:
                 return
 
     async def _leave(self) -> None:
-        """Hands over: this master is a member no more."""
+        """Hands over, because this master is no longer a member."""
         lead, member = self._lead, self._member
         try:
             await self._handing_over.run(None)
@@ -247,7 +248,8 @@ class Changes:
 
 
 def document(opened: OpenMember) -> dict[str, Any]:
-    """Makes the document of ``GET /v1/group``; a master's says how far each member is."""
+    """Makes the document of ``GET /v1/group``. On the master it includes the lag of each member, and whether the level
+    can be raised."""
     opened.check()
     member, log = opened.member, opened.log
     group = log.view.history.group
@@ -262,6 +264,7 @@ def document(opened: OpenMember) -> dict[str, Any]:
         "durable": group is not None and log.view.dtvlsn >= log.view.history.group_vlsn,
         "level": log.view.level,
         "settings": settings_of(log),
+        "upgrade": next_raise(opened.role) if isinstance(opened.role, Tenure) else None,
         "members": [_told(opened, each) for each in group.members] if group is not None else [],
     }
 
@@ -269,6 +272,7 @@ def document(opened: OpenMember) -> dict[str, Any]:
 def _told(opened: OpenMember, member: Member) -> dict[str, Any]:
     told: dict[str, Any] = msgspec.to_builtins(member)
     told |= {"fed": None, "lag_vlsns": None, "other_incarnation": ""}
+    told["levels"] = opened.member.spoken().get(NodeName(member.name))
     lead = opened.role
     if not isinstance(lead, Tenure):
         return told

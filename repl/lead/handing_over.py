@@ -1,9 +1,9 @@
 """Handing over: a master moves its mastership to a replica.
 
-1  appends are held back (``admission``) once the successor is fed, until it has all of this log
-2  the successor is asked to stand, and its election ends this lead; the voters, and the successor itself, first ask
+1  appends are held back (``admission``) once the successor is fed, until the successor has this whole log
+2  the successor is asked to stand, and its election ends this term; the voters, and the successor itself, first ask
    this master to confirm the hand-over (``claims``)
-3  a hand-over longer than ``HAND_OVER_S`` is given up: the lead goes on, and the appends held back are logged
+3  a hand-over that takes longer than ``HAND_OVER_S`` is abandoned: this master continues, and logs the held appends
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from vlsn.ids import NodeName, Term
 
 HAND_OVER_S = 2.0
 MAKE_WAY_S = 0.5
-"""Seconds between two looks of a master whether it is without space."""
+"""Seconds between two checks of a master whether it has no space."""
 
 
 class HandingOver:
-    """The hand-over of one lead. It sets the lead's ``heir``, the successor, and ``holds_back``."""
+    """The hand-over of one term. It sets the term's ``heir``, the successor, and ``holds_back``."""
 
     def __init__(self, lead: Tenure, admission: Admission) -> None:
         self._lead = lead
@@ -33,10 +33,10 @@ class HandingOver:
         self._over = asyncio.Event()
 
     async def run(self, to: NodeName | None) -> NodeName:
-        """Moves mastership to ``to``, or to the replica that is furthest, and returns its name. It holds appends back
-        until that one has all of the log and has been elected, and goes on by itself if that takes longer than
-        ``HAND_OVER_S``. Raises ``BadArgument`` for a name that may not lead, ``Unreachable`` when it did not take
-        over."""
+        """Moves mastership to ``to``, or to the replica with the most of the log, and returns its name. Holds appends
+        back until the successor has the whole log and is elected. If that takes longer than ``HAND_OVER_S``, this
+        master continues. Raises ``BadArgument`` for a name that may not lead, ``Unreachable`` if the successor did not
+        take over."""
         if self._lead.heir is not None:
             raise NotMaster(f"this node is handing over to {self._lead.heir} already")
         self._lead.heir = to or NodeName("whoever is furthest")
@@ -46,7 +46,7 @@ class HandingOver:
         except TimeoutError:
             self._takes_back()
             raise Unreachable(f"{self._lead.heir} has not taken over within {HAND_OVER_S} s") from None
-        except BaseException:  # also where the caller has gone away
+        except BaseException:  # includes a cancelled caller
             self._takes_back()
             raise
         finally:
@@ -57,25 +57,26 @@ class HandingOver:
     async def _run(self, to: NodeName | None) -> NodeName:
         member, log, admission = self._lead.member, self._lead.log, self._admission
         while (feeder := self._heir(to)) is None or log.queue.entries or feeder.acked < log.view.allocated:
-            self._lead.holds_back = feeder is not None  # an absent replica holds up no append
+            self._lead.holds_back = feeder is not None  # an absent replica must not hold appends back
             admission.open()
             self._acked.clear()
             await self._acked.wait()
         self._lead.holds_back = True
         name = self._lead.heir = NodeName(feeder.replica)
         member.event("hands_over", to=name, term=self._lead.term)
-        self._lead.opened.announced = self._lead.term, name  # before the successor is asked: its voters ask this node
+        # set before the successor is asked, because its voters ask this node
+        self._lead.opened.announced = self._lead.term, name
         await ask_to_stand(member, name, self._lead.term)
         await self._over.wait()
         return name
 
     def _takes_back(self) -> None:
-        """Takes the announcement back: members that reach this master stop voting for that successor."""
+        """Withdraws the announcement: members that reach this master no longer vote for that successor."""
         self._lead.opened.announced = Term(0), ""
 
     def _heir(self, to: NodeName | None) -> Feeder | None:
-        """Chooses who would lead next; None while it is not fed. Raises ``BadArgument`` for a name that may not
-        lead."""
+        """Returns the feeder of the successor, or None while the successor is not fed. Raises ``BadArgument`` for a
+        name that may not lead."""
         lead = self._lead
         group, book = lead.log.view.history.group, lead.book
         members = group.members if group is not None else []
@@ -87,16 +88,16 @@ class HandingOver:
         return max(fed, key=lambda feeder: feeder.acked, default=None)
 
     def acked(self) -> None:
-        """Notes that a replica has more than before, or is fed now."""
+        """Notes that a replica has more of the log than before, or is fed now."""
         self._acked.set()
 
     def over(self) -> None:
-        """Notes that the lead has ended."""
+        """Notes that the term has ended."""
         self._over.set()
 
     async def make_way(self) -> None:
-        """Hands over, without space or without a next segment, to a replica that has some. Where none has, it goes on
-        serving."""
+        """Hands over, if this master has no space or no next segment, to a replica that has space. If no replica has
+        space, this master continues."""
         lead = self._lead
         while True:
             await asyncio.sleep(MAKE_WAY_S)

@@ -1,11 +1,11 @@
 """Leading: the role of the master.
 
-    1  its term was won (``electing``) or founded, is stored and synced; it seals its TERM entry, and with it the
-       GROUP that it founds
-    2  it takes appends, feeds replicas and counts what they have synced, until something ends its lead
+    1  the term was won (``electing``) or founded, and is stored and synced; the master seals its TERM entry, and in a
+       founding term also the GROUP
+    2  the master accepts appends, feeds replicas and counts what they have synced, until its term ends
 
-A replica's blocks that this log does not have are rolled back there: they were never durable. When the lead ends,
-queued appends fail as ``NotMaster``, sealed ones as ``OutcomeUnknown``, and every feed ends.
+A replica rolls back blocks that this log does not have: they were never durable. When the term ends, queued appends
+fail with ``NotMaster``, sealed ones with ``OutcomeUnknown``, and every feed stops.
 """
 
 from __future__ import annotations
@@ -63,11 +63,12 @@ from vlsn.seams import Channel
 from vlsn.write.queue import Pending as Queued
 
 DTVLSN_DELAY_S = 0.02
-"""Seconds after which a moved DTVLSN is sent on quiet feeds; on busy ones the next blocks carry it."""
+"""Seconds after which a risen DTVLSN is sent on quiet feeds. On busy feeds the next blocks carry it."""
 
 
 class Leading(Tenure):
-    """One lead of this node, of ``term``.  ``run`` never returns; it raises what ended the lead, or is cancelled."""
+    """The role of this node as the master of ``term``. ``run`` never returns: it raises the error that ended the term,
+    or is cancelled."""
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class Leading(Tenure):
         self._restoration = restoration
         self._founds = found
         self.catching_up: defaultdict[str, ReplicaLag] = defaultdict(ReplicaLag)
-        """The catching up by replica."""
+        """How each replica is catching up, by its name."""
         self.rounds = LeadersRounds(self)
         self.admission = Admission(self, self.rounds)
         self.transactions = Transactions(self, self.admission)
@@ -106,7 +107,7 @@ class Leading(Tenure):
             self._end()
 
     async def over(self, why: str) -> None:
-        """Resigns: ``run`` has ended, and this term is never sealed in again."""
+        """Resigns. ``run`` has ended, and no block is sealed in this term again."""
         await self.electing.resign(self.term, why)
 
     # The lead.
@@ -130,7 +131,7 @@ class Leading(Tenure):
                 values.append(CommitEntry(set=Settings(level=self._founds.level)).encode())
         log.append_entries(kinds, values, settle(sealed))
         if self._founds is not None:
-            await sealed  # the group that this very block founds is in the log then, and counts
+            await sealed  # from here on the log has the group that this block founds
         self.holds.lead(log.view.history.group)
         self.changes.follow()
         self.book.note(self.own, log.view.range.last_sync)
@@ -148,9 +149,9 @@ class Leading(Tenure):
                 task.cancel()
 
     async def _ask_those_without_feed(self) -> None:
-        """Asks members without a feed, for an empty one takes its first only from the process that asked it last. A
-        founder that died between its first block and that feed has to ask again, as does every later master, until the
-        member is fed: another newcomer may have asked it too."""
+        """Asks members without a feed, because an empty member accepts its first feed only from the process that asked
+        it last. A founder that died between its first block and that feed must ask again. So must every later master
+        until the member is fed, because another new node may have asked it too."""
         asked: set[NodeName] = set()
         while True:
             missing = [name for name in self.member.members.listed if name not in self.feeders and name not in asked]
@@ -189,7 +190,8 @@ class Leading(Tenure):
         return self.admission.submit(Transaction((), puts.entry()), Acks.MAJORITY, done, puts=puts)
 
     def _log_note(self, submission: Submission, done: Done) -> object:
-        """Logs it with a sync at any durability of the group: an acknowledgement is answered as durable."""
+        """Logs a note with a sync, whatever the group's durability, because an acknowledgement is answered as
+        durable."""
         return self.admission.submit(submission, Acks.MAJORITY, done, durability=SYNCED)
 
     # Appends.
@@ -273,9 +275,9 @@ class Leading(Tenure):
             await self._check_replaced(hello)
 
     async def _check_replaced(self, hello: FeedHello) -> None:
-        """Checks whether a feed of that name lives. The member itself is asked, where it is listed, whether it has left
-        that one for this; where it does not say, the same incarnation has, and another has once the live feed is
-        silent."""
+        """Checks whether a feed of that name exists. A listed member is asked whether it has left that feed for the new
+        one. If it does not answer, a feed of the same incarnation is replaced; a feed of another incarnation is
+        replaced once it is silent."""
         answer = await self._confirming.answer(hello.node)
         if self.has_ended:
             raise NotMaster("this node has stopped leading")
@@ -285,7 +287,7 @@ class Leading(Tenure):
         if answer is None:
             half_open = live.streaming and not self.hears(live)
             if half_open and live.incarnation != hello.incarnation:
-                self.tasks[live].cancel()  # another store has come in its place
+                self.tasks[live].cancel()  # another store has replaced this one
             taken = live.incarnation == hello.incarnation
         else:
             who = founding.parse_hex(answer.incarnation), founding.parse_hex(answer.process)
@@ -296,7 +298,7 @@ class Leading(Tenure):
     async def serve_feed(self, hello: FeedHello, channel: Channel) -> None:
         before = self.feeders.get(hello.node)
         if before is not None:
-            self.tasks[before].cancel()  # half open, or not its own (``check_feed``)
+            self.tasks[before].cancel()  # half open, or not this member's (``check_feed``)
             self._withdraw(before)
         feeder = Feeder(
             replica=hello.node,
@@ -333,7 +335,8 @@ class Leading(Tenure):
             await self._weigh(fault)
 
     async def _weigh(self, fault: IntegrityFault) -> None:
-        """Weighs a replica's other block: the lead ends if this log is the odd one out."""
+        """Resolves a difference to a replica's block. The term ends if this log is the one that differs from the
+        majority."""
         try:
             await resolve(self.member, self._restoration, fault.vlsn, str(fault))
         except Halted as error:
@@ -341,8 +344,8 @@ class Leading(Tenure):
                 self._ended.set_exception(error)
 
     def _withdraw(self, feeder: Feeder) -> None:
-        """Counts a replica no more that is fed, or heard, no more. It may be giving up what it has acknowledged, and
-        counts again once it says so again."""
+        """No longer counts a replica that is not fed or not heard any more. It may be rolling back what it has
+        acknowledged, so it counts again only after it acknowledges again."""
         incarnation = Incarnation(feeder.incarnation)
         self.member.members.heard.note(incarnation, self.heard_of(incarnation))
         self.book.withdraw(incarnation)
@@ -350,7 +353,7 @@ class Leading(Tenure):
 
     def acknowledged(self, feeder: Feeder, ack: Ack) -> None:
         if self.feeders.get(feeder.replica) is not feeder:
-            return  # replaced
+            return  # a newer feed has replaced this one
         if feeder.incarnation in self.book.electable:
             self.electing.heard_from(feeder.replica)
         self.handing_over.acked()
@@ -371,7 +374,7 @@ class Leading(Tenure):
         self.member.event("feed.mode", replica=feeder.replica, mode=mode, at=feeder.sent)
 
     def hold_dropped(self, replica: str, first: Vlsn) -> None:
-        """Ends the feed of a replica that lies too far behind for the others to wait for it."""
+        """Stops the feed of a replica that is too far behind for cleaning to wait for it."""
         if replica in self.feeders:
             self.end_feeds_of([replica], overtaken(replica, first))
 
@@ -383,13 +386,13 @@ class Leading(Tenure):
 
 
 def leading_of(member: Member) -> Leading | None:
-    """Returns the leading role, from the moment it is tried."""
+    """Returns the leading role, from the start of the attempt to lead; otherwise None."""
     role = member.role
     return role if isinstance(role, Leading) else None
 
 
 def lead_of(member: Member) -> Leading:
-    """Returns the lead, while this node is the master. Raises ``NotMaster``."""
+    """Returns the leading role while this node is the master. Raises ``NotMaster``."""
     leading = leading_of(member)
     if leading is None or not member.is_master():
         raise NotMaster("this node is not the master")

@@ -1,8 +1,8 @@
-"""Settings of the group: an entry of its log sets them, and they count from its VLSN on.
+"""Settings of the group: an entry of the log sets them, and they apply from its VLSN on.
 
-    asked of the master ─► COMMIT {set} sealed ─► durable: answered
+    requested of the master ─► COMMIT {set} sealed ─► durable: answered
 
-Until it is durable a rollback takes the entry back, and with it what it set.
+Until the entry is durable, a rollback may remove it and its settings.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from vlsn.write.local_log import LocalLog
 
 SETTINGS_TIMEOUT_S = 10.0
 SETTINGS_LEVEL = 2
-"""The level from which on an entry sets more than the level."""
+"""The lowest level at which an entry may set more than the level."""
 
 
 def read_settings(body: object) -> Settings:
-    """Reads what a person asks for: the body of ``POST /v1/admin/group/settings``. Raises ``BadBody``."""
+    """Decodes the body of ``POST /v1/admin/group/settings``. Raises ``BadBody``."""
     names = {field.name for field in msgspec.structs.fields(Settings)}
     if not isinstance(body, dict) or not body or not body.keys() <= names:
         raise BadBody(f"settings of the group: one or more of {', '.join(sorted(names))}")
@@ -41,14 +41,14 @@ def read_settings(body: object) -> Settings:
 
 
 def settings_of(log: LocalLog) -> dict[str, Any]:
-    """Returns the settings of the newest entries in the log, as answers show them."""
+    """Returns the settings of the newest entries in the log, as JSON shows them."""
     history = log.view.history
     return {"producers": history.producers.limit, "durability": msgspec.to_builtins(history.durability)}
 
 
 async def change_settings(lead: Tenure, settings: Settings) -> Vlsn:
-    """Sets all but the level, as ``log_settings``. Raises ``WrongVersion`` while the group is not at ``SETTINGS_LEVEL``
-    for good."""
+    """Sets all settings except the level, as ``log_settings``. Raises ``WrongVersion`` while the group's durable level
+    is below ``SETTINGS_LEVEL``."""
     if lead.log.view.level < SETTINGS_LEVEL:
         raise WrongVersion(
             f"the group is at level {lead.log.view.level}, which has no such settings; raise it: "
@@ -59,14 +59,19 @@ async def change_settings(lead: Tenure, settings: Settings) -> Vlsn:
     return vlsn
 
 
-async def log_settings(lead: Tenure, settings: Settings, what: str) -> Vlsn:
-    """Logs the entry, durable on return; returns its VLSN. Raises ``NoSpace``, ``NotMaster`` with nothing logged;
-    ``OutcomeUnknown``; ``NotMaster`` too where it was rolled back."""
-    log, loop = lead.log, asyncio.get_running_loop()
-    if (refusal := log.refusal) is not None:
+def check_loggable(lead: Tenure) -> None:
+    """Checks that the log accepts an entry of this term. Raises ``NoSpace``, ``NotMaster``."""
+    if (refusal := lead.log.refusal) is not None:
         raise refusal
     if lead.has_ended or lead.heir is not None:
-        raise NotMaster("this node leads no more, or is handing over; try again")
+        raise NotMaster("this node is no longer the master, or is handing over; try again")
+
+
+async def log_settings(lead: Tenure, settings: Settings, what: str) -> Vlsn:
+    """Logs the entry, durable on return. Returns its VLSN. Raises ``NoSpace``, ``NotMaster`` before anything is logged,
+    and ``OutcomeUnknown``. Also raises ``NotMaster`` if the entry was rolled back."""
+    log, loop = lead.log, asyncio.get_running_loop()
+    check_loggable(lead)
     sealed: asyncio.Future[Vlsn] = loop.create_future()
     told = settle(sealed)
 

@@ -1,15 +1,15 @@
-"""Conflicts between appends that set the same name. They are judged as an append takes its place in the queue.
+"""Conflicts between appends that set the same name. Conflicts are checked when an append enters the queue.
 
-    worker A   read from VLSN 1, no position yet      commit next=41, expects 0      ─► logged at VLSN 43
-    worker B   the same, and slept meanwhile          commit next=30, expects 0      ─► 409, nothing logged
-    worker A   goes on                                commit next=77, expects 43     ─► logged
+    worker A   reads from VLSN 1, no position yet     commit next=41, expects 0      ─► logged at VLSN 43
+    worker B   the same, but sleeps meanwhile         commit next=30, expects 0      ─► 409, nothing logged
+    worker A   continues                              commit next=77, expects 43     ─► logged
 
-1. A name's value is the newest in the log, durable or not, or in the queue. Of two commits that start from one
+1. A name's value is the newest one in the log, durable or not, or in the queue. Of two commits that start from one
    position, the second is refused, however soon it follows.
-2. Limits are judged there too: the table later takes every value that is logged.
+2. Limits are checked here too, because the table later accepts every logged value.
 3. An append that the queue returns unlogged sets no name.
 
-One for each lead; the log's own table (``vlsn/state/small_state.py``) is what outlives it.  On the loop only.
+One for each term. The log's own table (``vlsn/state/small_state.py``) outlives the term. On the event loop only.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 
 class NameConflicts:
-    """The appends of one lead that set names, from their place in the queue until they are sealed."""
+    """The appends of one term that set names, from the queue until they are sealed."""
 
     def __init__(self, log: LocalLog) -> None:
         self._log = log
         self.queued: dict[str, list[Append]] = {}
-        """Those that set a name, by it, in the order of the queue."""
+        """The queued appends by the name that they set, in the order of the queue."""
         self._queued_bytes = 0
-        """The bytes of all names and values that they set."""
+        """The bytes of all names and values that these appends set."""
 
     def push(self, append: Append) -> None:
-        """Queues an append in the log. Raises ``StaleTerm`` where a name has another value than expected, ``TooLarge``
-        past a limit, ``ProducersMissing``, and the log's own errors; nothing is logged then."""
+        """Queues an append in the log. Raises before anything is logged: ``StaleTerm`` if a name has another value than
+        expected, ``TooLarge`` beyond a limit, ``ProducersMissing``, and the log's own errors."""
         puts = append.puts
         if puts is None:
             self._log.append(append)
@@ -56,16 +56,17 @@ class NameConflicts:
             raise
 
     def sealed(self, pendings: Iterable[Pending]) -> None:
-        """Notes that these have their VLSNs, and the log's table knows what they set."""
+        """Notes that these appends have their VLSNs, and the log's table has their names."""
         for pending in pendings:
             if isinstance(pending, Append) and pending.puts is not None:
                 self.left(pending)
 
     def left(self, append: Append) -> None:
-        """Notes that it is not queued any more."""
+        """Notes that the append is no longer queued."""
         if append.puts is None:
             return
-        append.puts.unlogged = _nothing  # the old call holds the append: a cycle would keep it until a collection
+        # the old function refers to the append: a cycle would keep it until a garbage collection
+        append.puts.unlogged = _nothing
         for name, value in append.puts.values.items():
             queued = self.queued.get(name)
             if queued is None or append not in queued:
@@ -80,12 +81,12 @@ class NameConflicts:
         small = self._log.view.history.small
         if small.lacks_to:
             raise ProducersMissing(
-                f"this node has lost what was set up to VLSN {small.lacks_to}; it asks the other members; nothing was "
-                "logged, try again"
+                f"this node has lost the small state up to VLSN {small.lacks_to}; it asks the other members; nothing "
+                "was logged, try again"
             )
         for name, expected in puts.expects.items():
             self._check_expected(name, expected, puts.values.get(name))
-        # As if all that is queued were new: a name that is set again counts twice until it is sealed.
+        # Counts as if all queued names were new: a name that is set again counts twice until it is sealed.
         names, size = len(small) + len(self.queued), small.bytes + self._queued_bytes
         for name, value in puts.values.items():
             fault = small.fault(name, value, names=names, size=size)
@@ -100,17 +101,19 @@ class NameConflicts:
         if queued:
             before = queued[-1].puts
             if value is not None and before is not None and before.values.get(name) == value:
-                raise QueueFull(f"this very commit of {name} is on its way already; ask again for its answer")
-            raise StaleTerm(f"another commit of {name} is on its way: it does not start from VLSN {expected} any more")
+                raise QueueFull(f"the same commit of {name} is under way already; ask again for its answer")
+            raise StaleTerm(f"another commit of {name} is under way, so VLSN {expected} no longer sets its value")
         kept = self._log.view.history.small.get(name)
         at = kept.vlsn if kept is not None else 0
         if at != expected:
             now = f"VLSN {at} has set it since" if at else "it is not set"
-            raise StaleTerm(f"this commit of {name} starts from what VLSN {expected} has set, but {now}; not logged")
+            raise StaleTerm(
+                f"this commit of {name} starts from the value that VLSN {expected} set, but {now}; not logged"
+            )
 
 
 def _nothing() -> None:
-    """Replaces a call that was made already."""
+    """Replaces a function that was called already."""
 
 
 def _size(name: str, value: bytes | None) -> int:

@@ -1,8 +1,8 @@
-"""Producers that wait for room: in the budget of bodies, or in the log's queue.
+"""Producers that wait for room, in the budget of bodies or in the log's queue.
 
-A producer awaits its answers. Others' appends under way are no reason to refuse it: it waits in line with one message,
-in order of arrival. The waiting bytes are counted. A message is refused when they reach their limit, or when its time
-is over.
+A producer waits for its answers anyway, so a full budget is no reason to refuse it: it waits in line with one message,
+in order of arrival. The waiting bytes are counted. A message is refused when these bytes reach their limit, or when the
+message times out.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Callable
 from repl.web.limits import PRODUCERS_WAITING_BYTES_MAX, Budget
 
 AGAIN_S = 0.05
-"""Seconds after which the first in line tries again while no bytes come back."""
+"""Seconds after which the first in line tries again, if no bytes are returned meanwhile."""
 Try = Callable[[], bool]
-"""A try: says whether it needs to wait no longer."""
+"""A try; returns whether it no longer needs to wait."""
 
 
 class Line:
-    """The line of one gateway; ``bodies`` is what most of them wait for."""
+    """The line of one gateway. ``bodies`` is the budget that most of the producers wait for."""
 
     def __init__(self, bodies: Budget) -> None:
         self.waiting_bytes = Budget("bytes of messages that wait for room", PRODUCERS_WAITING_BYTES_MAX)
@@ -31,20 +31,20 @@ class Line:
         return bool(self._line)
 
     def wait(self, again: Try, size: int) -> None:
-        """Appends ``again`` to the line. Once first, it is called until it returns True. Raises ``QueueFull``."""
+        """Appends ``again`` to the line. Once it is first, it is called until it returns True. Raises ``QueueFull``."""
         self.waiting_bytes.take(size)
         self._line[again] = size
         self._bodies.given = self._given
         self._call_later()
 
     def leave(self, again: Try) -> None:
-        """Does nothing when it has left already."""
+        """Removes ``again`` from the line, if it is still there."""
         if again in self._line:
             self.waiting_bytes.give(self._line.pop(again))
 
     def _given(self) -> None:
-        """Tries again once bytes were given back, in a turn of its own. The caller that returned them is still at work
-        in this turn."""
+        """Tries again after bytes were returned, but in a later turn of the event loop, because the caller that
+        returned them has not finished."""
         if self._called is not None:
             self._called.cancel()
         self._bodies.given = None
@@ -52,7 +52,8 @@ class Line:
 
     def _serve(self) -> None:
         self._called = None
-        self._bodies.given = None  # a try's own bytes are no new room: it would try in every turn
+        # a try that returns its own bytes makes no new room: it would be repeated in every turn
+        self._bodies.given = None
         while self._line:
             first = next(iter(self._line))
             if not first():

@@ -1,17 +1,18 @@
 """``WS /v1/produce``: pipelined batches of one producer, answered in order (``repl/produce_messages.py``).
 
     receive ─► decode ─► appends.submit           no task and no queue between these three
-    done ─► the request's slot ─► one message with every answer at the head of the line that is known
+    done ─► the request's slot ─► one message with every known answer at the head of the line
 
-1. Answers leave in the order of the requests, whatever order the node gives them in. 2. After the first refusal every
-request behind it is refused, with the same type and ``after``, the id refused first: later requests are not submitted,
-held ones are taken back, and those that may be logged keep their own answers. While nobody knows yet whether one is
-refused (``Pending.doubt``), nothing more is read.
-3. At most ``REQUESTS_IN_FLIGHT_MAX`` requests and about ``PRODUCER_BYTES_IN_FLIGHT_MAX`` bytes have no answer yet; then
-nothing more is read. 4. When the producer leaves, its submissions stay submitted; its answers are dropped.
-5. Where others have taken all the room, one request waits in line for it (``line.py``), and nothing more is read.
-6. Producers are as many as connections: one with nothing under way is closed where others have no place
-(``types.GAVE_WAY``), and learns by the code that its unanswered requests were not taken.
+1. Answers are sent in the order of the requests, whatever order the node completes them in.
+2. After the first refusal every later request is refused, with the same type and ``after``, the id that was refused
+   first. Later requests are not submitted, held ones are taken back, and those that may be logged keep their own
+   answers. Nothing more is read while a refusal is undecided (``Pending.doubt``).
+3. Nothing more is read while ``REQUESTS_IN_FLIGHT_MAX`` requests or about ``PRODUCER_BYTES_IN_FLIGHT_MAX`` bytes have
+   no answer.
+4. When the producer leaves, its submissions stay submitted; its answers are dropped.
+5. If other producers have taken all the room, one request waits in line for it (``line.py``), and nothing more is read.
+6. Each connection has one producer. If the slots for connections run out, a producer with nothing under way is closed
+   (``types.GAVE_WAY``). The close code says that its unanswered requests were not accepted.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class ProduceRoutes:
 
     async def produce(self, request: Request) -> Response | Upgrade:
         query.only(request.query, _KNOWN)
-        query.whole(request.query, "types", None, 1, TYPES_MAX)  # those that it will send: all are known here
+        # the types that the client will send: this node supports all of them
+        query.whole(request.query, "types", None, 1, TYPES_MAX)
         if not self._appends.member.is_master():
             return redirect(self._appends.member, request)
         require_upgrade(request)
@@ -63,7 +65,7 @@ class ProduceRoutes:
 
 
 class _Slot:
-    """One request that has no answer sent yet."""
+    """One request whose answer is not sent yet."""
 
     __slots__ = ("_producer", "answer", "deadline", "held", "id", "pending")
 
@@ -106,7 +108,7 @@ class _Producer:
         self._limits = limits
         self._line = line
         self._waiting: _Waiting | None = None
-        """The request that is in the line."""
+        """The request that waits in line."""
         self._loop = asyncio.get_running_loop()
         self._slots: deque[_Slot] = deque()
         self._bytes = 0
@@ -117,13 +119,14 @@ class _Producer:
         self._room: asyncio.Future[None] | None = None
         self._timer: asyncio.Handle | None = None
         self._timer_s = 0.0
-        """The loop's time of it: uvloop gives no ``TimerHandle`` for what is due within a millisecond."""
+        """The loop's time of the timer. It is kept here because uvloop returns no ``TimerHandle`` for a call due within
+        a millisecond."""
 
     def idle(self) -> bool:
         return not self._slots
 
     async def run(self, channel: Channel) -> None:
-        """Serves the producer until it leaves, or sends what is no request."""
+        """Serves the producer until it leaves, or sends an invalid request."""
         self._channel = channel
         try:
             await together(receive=self._receive(), send=self._send())
@@ -149,7 +152,7 @@ class _Producer:
         )
 
     def _take(self, message: bytes) -> bool:
-        """Takes a request, and says whether there is room for another."""
+        """Takes a request. Returns whether there is room for another request."""
         asked = decode_request(message)
         id, timeout_ms = asked.id, asked.timeout_ms
         if id != (id if self._next_id is None else self._next_id):
@@ -186,7 +189,7 @@ class _Producer:
             self._arm(slot.deadline)
 
     def _put(self, slot: _Slot, submission: Submission, sets: CommitSets | None, asked: Asked, size: int) -> bool:
-        """Submits what there is room for, and says whether there was. Raises what the node refuses it with for good."""
+        """Submits a request if there is room. Returns whether there was. Raises the node's refusal."""
         try:
             self._bodies.take(size)
         except QueueFull:
@@ -204,7 +207,7 @@ class _Producer:
         return True
 
     def _again(self) -> bool:
-        """Tries once more, as ``line.Try`` says."""
+        """Tries once more to submit the waiting request (``line.Try``)."""
         waiting = self._waiting
         assert waiting is not None
         try:
@@ -223,27 +226,27 @@ class _Producer:
         self._wake_receiver()
 
     def refuse(self, id: int, error: VlsnLogError) -> bytes:
-        """Returns the answer of a request that failed; once one has by itself, later ones are refused for it."""
+        """Returns the answer of a failed request. After the first failure, later requests are refused because of it."""
         if self._refused is None:
             self._refused = (id, bare(error))
             self._take_back(id)
         first, why = self._refused
-        if id > first and error.retry_safe:  # nothing of it is logged
+        if id > first and error.retry_safe:  # nothing of the request is logged
             return refused_answer(id, problem.document(why, after=first))
         return refused_answer(id, problem.document(error))
 
     def _take_back(self, id: int) -> None:
-        """Takes back the requests behind ``id`` of which nothing is logged."""
+        """Takes back the requests after ``id`` of which nothing is logged."""
         for slot in list(self._slots):
             if slot.id > id and slot.pending is not None and not slot.answer:
                 slot.pending.take_back()
         if self._waiting is not None:
             slot = self._waiting.slot
             self._no_longer_waiting()
-            slot.done(QueueFull("it waited for room"))
+            slot.done(QueueFull("the request was waiting for room"))
 
     def answered(self, slot: _Slot) -> None:
-        """Sends a lone request's answer right here: a task between the two would cost a turn of the loop."""
+        """Sends the answer of a lone request at once. Sending in a task would cost a turn of the event loop."""
         waiter = self._answers
         if waiter is None or waiter.done() or slot is not self._slots[0]:
             return
@@ -290,7 +293,7 @@ class _Producer:
         self._timer, self._timer_s = self._loop.call_at(when, self._expire), when
 
     def _expire(self) -> None:
-        """Ends the requests whose time is over, and waits for the next that will be."""
+        """Ends the requests that have timed out, and sets the timer for the next request."""
         self._timer = None
         now = self._loop.time()
         waiting = [slot for slot in self._slots if not slot.answer]
@@ -299,7 +302,9 @@ class _Producer:
                 slot.pending.expire()
             elif slot.deadline <= now and self._waiting is not None and self._waiting.slot is slot:
                 self._no_longer_waiting()
-                slot.done(QueueFull("there was no room for it in its time: others had all of it under way"))
+                slot.done(
+                    QueueFull("there was no room for the request before its timeout: other requests had all of it")
+                )
         later = [slot.deadline for slot in waiting if slot.deadline > now]
         if later:
             self._arm(min(later))
@@ -312,4 +317,4 @@ class _Producer:
             self._release(slot)
             if slot.pending is not None and not slot.answer:
                 slot.pending.expire()
-        self._slots.clear()  # each knows its producer
+        self._slots.clear()  # each slot refers to its producer

@@ -1,10 +1,10 @@
-"""A lead's read rounds: up to which VLSN a linearizable read has to show, confirmed by a majority.
+"""The read rounds of one term: a majority confirms up to which VLSN a linearizable read must show the log.
 
-    its term's first block durable ─► DTVLSN noted ─► a read round ─► a majority has answered
+    the term's first block is durable ─► DTVLSN noted ─► a read round ─► a majority has answered
 
-The DTVLSN is noted after the read was asked, and the round begins after that: a master that was unseated before gets
-no majority for it (``feeder.rounds``), so it never answers, however late it learns of it.  No clock is asked.  Many
-reads share a round.
+The DTVLSN is noted after the read was requested, and the round begins after that. A master that was deposed earlier
+gets no majority for the round (``feeder.rounds``), so it never answers, even if it does not know that it was deposed.
+No clock is used. Many reads share a round.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from vlsn.ids import Incarnation, Vlsn
 
 
 class LeadersRounds:
-    """The read rounds of one lead."""
+    """The read rounds of one term."""
 
     def __init__(self, lead: Tenure) -> None:
         self._lead = lead
         self._rounds = Rounds(lead.own)
         self.changed = asyncio.Event()
-        """Set by each event that a round under way may wait for."""
+        """Set by each event for which a running round may wait."""
         self._shared: Shared[Vlsn] = Shared(self._index)
 
     async def index(self) -> Vlsn:
         """Returns a VLSN at or past every append that was acknowledged as durable before the call. Raises ``NotMaster``
-        when a majority has not confirmed this master within ``ROUND_TIMEOUT_S``, or the lead ends."""
+        if no majority has confirmed this master within ``ROUND_TIMEOUT_S``, or if the term ends."""
         return await self._shared.get()
 
     def answered(self, feeder: Feeder, number: int) -> None:
@@ -41,7 +41,7 @@ class LeadersRounds:
         self.changed.set()
 
     def fed(self, feeder: Feeder) -> None:
-        """Asks a replica that is past syncup now: a round under way is for it too."""
+        """Sends the running round to a replica that has just passed syncup."""
         if self._rounds.number:
             feeder.begin_round(round_message(self._lead.term, self._rounds.number))
 
@@ -66,7 +66,7 @@ class LeadersRounds:
                 f"no majority has confirmed within {ROUND_TIMEOUT_S:g} s that {lead.member.name} still leads; ask again"
             ) from None
         if lead.log.node_file.record.term != lead.term:
-            raise NotMaster("this node leads no more")
+            raise NotMaster("this node is no longer the master")
         return index
 
     async def _change(self) -> None:

@@ -1,4 +1,4 @@
-"""The state that all parts of one lead share."""
+"""The state that all parts of one term share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ TICK_S = 0.1
 
 
 class Tenure(Role):
-    """The lead of ``term``. ``on_durable`` receives the VLSN up to which acknowledgements have proven the log."""
+    """One term in which this node is the master. ``on_durable`` receives each new DTVLSN that the acknowledgements
+    prove."""
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class Tenure(Role):
         self.own = Incarnation(self.member.incarnation)
         self.holds = opened.holds
         self.durability = SYNCED
-        """The durability of appends that ask for none; none may ask for more."""
+        """The durability of appends that ask for none. No append may ask for more."""
         self.book = AppendBook(
             self.own,
             term,
@@ -54,22 +55,22 @@ class Tenure(Role):
         self.messages = Messages()
         self.unsynced = UnsyncedAppends(self.book, self.messages)
         self.start: Vlsn = NULL_VLSN
-        """The first VLSN of this term; 0 until its block is on its way."""
+        """The first VLSN of this term; 0 until its block is submitted."""
         self.feeders: dict[str, Feeder] = {}
         self.tasks: dict[Feeder, asyncio.Task[None]] = {}
         """The tasks of the feeds."""
         self.present = 0
-        """Replicas that count for ``insufficient-replicas``."""
+        """The number of connected replicas that count for ``insufficient-replicas``."""
         self.heir: NodeName | None = None
-        """The node to which this one hands over, while it does."""
+        """The successor, while this node is handing over."""
         self.holds_back = False
-        """Appends wait until the successor has all of the log."""
+        """True while appends wait until the successor has the whole log."""
         self.has_ended = False
         self.full: FullPolicies[Append] | None = None
-        """The policies of destinations that can be full; None until the lead has begun."""
+        """The policies of destinations that can be full; None until the term has begun."""
 
     def follow_settings(self) -> None:
-        """Goes by the group's newest settings in the log from here on."""
+        """Uses the group's newest settings in the log from now on."""
         self.durability = self.log.view.history.durability
 
     @property
@@ -85,7 +86,7 @@ class Tenure(Role):
         return Told(0, self.term, synced, self.log.view.history.term_of(synced)) if synced is not None else NOTHING
 
     def hears(self, feeder: Feeder) -> bool:
-        """Says whether its replica is past syncup, and has answered within an election timeout."""
+        """Returns whether the feeder's replica is past syncup, and has answered within an election timeout."""
         return feeder.streaming and feeder.silent_ticks <= self.member.config.election_timeout_s / TICK_S
 
     def end_feeds_of(self, names: list[str], why: VlsnLogError) -> None:

@@ -1,18 +1,21 @@
-"""Transactions on their way into one lead's log: staged in its memory, logged whole by their commits.
+"""Transactions before they are logged: staged in the master's memory, logged whole by their commits.
 
-    begin ─► stage, stage … ─┬─ commit ─► one submission, as any append (``admission``) ─► acknowledged: the stage goes
-                             └─ abort, or no call for ``STAGED_S`` ─► the stage goes, and nothing was logged
+    begin ─► stage, stage … ─┬─ commit ─► one submission, as any append (``admission``) ─► acknowledged: the stage is
+    dropped
+                             └─ abort, or no call for ``STAGED_S`` ─► the stage is dropped, and nothing was logged
 
-1. Nothing is in the log before the commit, and then all of it, in one block.
-2. A commit has a name in the log: a producer's submission, or the handle's id with ``HANDLE_SEQUENCE``. Asked again it
-   is answered as the first time, by this master or the next (``exactly_once``). While its entries are here they are
-   submitted again, so a refused commit is logged now; without them only its name is looked for.
-3. Once a commit was asked, nothing more is staged and nothing aborted, until it is known that nothing of it was logged.
-4. A client may give up a call and not know whether it has staged anything.  It counts those (``rewinds``): the first
-   call with a higher count takes back what lies behind what it counts on, and one with a lower count comes too late.
-5. Whatever ends the lead ends its stages.
+1. Nothing is in the log before the commit. Then all entries are in it, in one block.
+2. A commit has a name in the log: a producer's submission, or the handle's id with ``HANDLE_SEQUENCE``. A repeated
+   commit gets the same answer from this master or the next one (``exactly_once``). While its entries are staged here
+   they are submitted again, so a refused commit can be logged now. Without the entries only the name is looked up.
+3. Once a commit was requested, nothing more is staged and nothing aborted, until it is certain that nothing of it was
+   logged.
+4. A client may abandon a call without knowing whether it has staged anything. The client counts such calls
+   (``rewinds``). The first call with a higher count takes back the entries after the number that it relies on. A call
+   with a lower count comes too late, and is refused.
+5. When the master's term ends, its stages are dropped.
 
-On the loop only.
+On the event loop only.
 """
 
 from __future__ import annotations
@@ -54,16 +57,16 @@ class _Stage:
         self.parts: list[Values | Batch] = []
         self.entries = 0
         self.bytes = Transaction((), b"", (handle.id, HANDLE_SEQUENCE)).bytes
-        """The most that it takes of a block, its COMMIT included."""
+        """The most bytes that the transaction takes of a block, its COMMIT included."""
         self.held = 0
-        """Bytes taken of the budget."""
+        """The bytes taken from the budget."""
         self.deadline_s = 0.0
         self.rewinds = 0
-        """The most that a call has counted."""
+        """The highest ``rewinds`` that a call has sent."""
         self.under_way = 0
-        """Commits that wait for their answers."""
+        """The number of commits that wait for their answers."""
         self.unsure = False
-        """Some commit had no certain answer: it may be in the log, or still become so."""
+        """True if a commit had no certain answer: it may be in the log, or still be logged."""
         self.name: Name | None = None
         """The name of a commit that is under way, or may be logged."""
 
@@ -76,7 +79,7 @@ class _Stage:
         self._count(part, 1)
 
     def rewind(self, entries: int) -> bool:
-        """Takes back what was staged behind so many entries. Says whether a call ended there."""
+        """Takes back all entries after the first ``entries``. Returns whether a call ended there."""
         left, at = self.entries, len(self.parts)
         while left > entries:
             at -= 1
@@ -95,7 +98,7 @@ class _Stage:
 
 
 class Transactions:
-    """One lead's.  ``close`` when it has ended."""
+    """The transactions of one term. ``close`` is called when the term has ended."""
 
     def __init__(self, lead: Tenure, admission: Admission) -> None:
         self._lead = lead
@@ -103,11 +106,11 @@ class Transactions:
         self._log = lead.log
         self._counts = lead.member.counts
         self._open: dict[int, _Stage] = {}
-        """The stages by id, the one first whose last call is longest ago."""
+        """The stages by id, in the order of their last calls, the oldest first."""
         self._places = Budget("open transactions", TRANSACTIONS_MAX)
         self._staged = Budget("bytes of staged transactions", STAGED_BYTES_MAX)
         self._committed: dict[int, Name] = {}
-        """Producers' names of those that were committed last, by id."""
+        """Producers' names of the last committed transactions, by id."""
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -120,15 +123,16 @@ class Transactions:
 
     @property
     def bytes_max(self) -> int:
-        """The bytes of a segment that one may take."""
+        """The most bytes of a segment that one transaction may take."""
         return self._log.placement.payload_bytes_max
 
     def begin(self, id: int | None = None) -> Handle:
-        """Begins one, of a name that its client gives it or of any. Begun again while nothing was staged, it is the
-        same one.
+        """Begins a transaction, with the name ``id`` or any name for None. If it is begun again before anything is
+        staged, the same one is returned.
 
-        Raises ``WrongVersion``, ``QueueFull``, ``BadArgument`` for a name that is another one's, and ``NotMaster``
-        while this node hands over: the successor has no stages."""
+        Raises ``WrongVersion``, ``QueueFull``, ``BadArgument`` if the name belongs to another transaction, and
+        ``NotMaster`` while this node hands over, because the successor has no stages.
+        """
         self._admission.check_transactions()
         if self._lead.holds_back or self._lead.has_ended:
             raise NotMaster("this node is handing over, or leads no more; try again")
@@ -146,10 +150,10 @@ class Transactions:
         return handle
 
     async def stage(self, handle: Handle, part: Values | Batch, after: int | None = None, rewinds: int = 0) -> int:
-        """Stages more entries and returns how many there are. ``after``: how many there were before, so that a call
-        whose answer was lost is known again; ``rewinds``: how many calls were given up. Raises ``TooLarge``,
-        ``QueueFull``, ``BadArgument`` for entries that do not follow, ``TransactionClosed``, and as
-        ``TransactionGone`` says."""
+        """Stages more entries and returns the new number of entries. ``after`` is the number before, which identifies a
+        call whose answer was lost. ``rewinds`` is the number of abandoned calls. Raises ``TooLarge``, ``QueueFull``,
+        ``BadArgument`` for entries that do not follow, ``TransactionClosed``, and for an unknown transaction the errors
+        of ``settle_gone`` or ``TransactionGone``."""
         stage = self._find(handle)
         if stage is None:
             await self._settle_gone(handle)
@@ -161,7 +165,7 @@ class Transactions:
         self._rewind(stage, after, rewinds)
         if after is not None and after != stage.entries:
             if after + part.count == stage.entries:
-                return stage.entries  # the last call again
+                return stage.entries  # the last call was sent again
             raise BadArgument(f"after={after}: {stage.entries} entries are staged")
         self._admission.check_size(stage.entries + part.count + 1, stage.bytes + _bytes_in_block(part))
         self._staged.take(_memory_of(part))
@@ -181,12 +185,13 @@ class Transactions:
         after: int | None = None,
         rewinds: int = 0,
     ) -> Append:
-        """Logs all that is staged as one submission, under ``name`` where it has one, and otherwise as the handle's.
-        ``puts`` is what its COMMIT sets. ``born`` goes with ``name``, as in any submission; ``after`` and ``rewinds``
-        as in ``stage``.
+        """Logs all staged entries as one submission, under ``name`` or else under the handle's name. ``puts`` are the
+        names that its COMMIT sets. ``born`` belongs to ``name``, as in any submission; ``after`` and ``rewinds`` are as
+        in ``stage``.
 
-        ``done`` is called as for ``Admission.submit``, which this raises as, too; with ``TransactionGone`` where
-        nothing is staged or logged.  Raises ``TransactionClosed`` for a commit that is known under another name."""
+        Calls ``done`` and raises as ``Admission.submit``; ``done`` receives ``TransactionGone`` if nothing is staged or
+        logged. Raises ``TransactionClosed`` if the commit is known under another name.
+        """
         stage = self._find(handle)
         if stage is None:
             return self._ask_again(handle, acks, done, name, born)
@@ -196,7 +201,7 @@ class Transactions:
         self._touch(stage)
         self._rewind(stage, after, rewinds)
         if name is None:
-            born = handle.born if stage.closed else NUMBER_MAX  # it was never submitted before
+            born = handle.born if stage.closed else NUMBER_MAX  # the commit was never submitted before
         submission = Transaction(tuple(stage.parts), puts.entry() if puts is not None else b"", own)
 
         def answered(result: Appended | VlsnLogError) -> None:
@@ -243,11 +248,11 @@ class Transactions:
             self._timer = self._loop.call_at(stage.deadline_s, self._expire)
 
     def _expire(self) -> None:
-        """Drops transactions whose time is over, unless their commits are under way."""
+        """Drops transactions that have timed out, unless their commits are under way."""
         now = self._loop.time()
         while self._open and (stage := next(iter(self._open.values()))).deadline_s <= now:
             if stage.under_way:
-                self._touch(stage)  # sets no timer: others are due before it
+                self._touch(stage)  # sets no timer: other transactions are due before this one
             else:
                 self._drop(stage)
                 self._counts.expired += 1
@@ -255,12 +260,12 @@ class Transactions:
         self._timer = self._loop.call_at(first.deadline_s, self._expire) if first is not None else None
 
     def _rewind(self, stage: _Stage, after: int | None, rewinds: int) -> None:
-        """Takes back the entries of calls that were given up. Raises ``BadArgument`` for a call that was given up, and
-        for one that relies on missing entries."""
+        """Takes back the entries of abandoned calls. Raises ``BadArgument`` for an abandoned call, and for a call that
+        relies on missing entries."""
         if rewinds == stage.rewinds:
             return
         if rewinds < stage.rewinds:
-            raise BadArgument(f"rewinds={rewinds}: this call was given up, {stage.rewinds} were by now")
+            raise BadArgument(f"rewinds={rewinds}: this call was abandoned, as {stage.rewinds} calls are by now")
         if stage.closed:
             raise _closed(stage.handle)
         held = stage.held
@@ -276,8 +281,8 @@ class Transactions:
             self._places.give(1)
 
     async def _settle_gone(self, handle: Handle) -> None:
-        """Makes sure that nothing of it is logged. Only the master that took a producer's commit knows it: its client
-        asks again."""
+        """Makes sure that nothing of the transaction is logged. Only the master that accepted a producer's commit can
+        answer for it: its client sends the commit again."""
         if handle.id in self._committed:
             raise _closed(handle)
         await self._admission.settle_gone(handle)
@@ -285,7 +290,7 @@ class Transactions:
     # Commits.
 
     def _ask_again(self, handle: Handle, acks: Acks, done: Done, name: Name | None, born: int | None) -> Append:
-        """Looks for a commit by its name alone, for its entries are not here."""
+        """Looks up a commit by its name alone, because its entries are not staged here."""
         known = self._committed.get(handle.id)
         if name is not None and (known not in (None, name) or self._admission.has_commit(handle.id)):
             raise _closed(handle)
@@ -321,8 +326,8 @@ def _memory_of(part: Values | Batch) -> int:
 
 
 def _gone(handle: Handle) -> TransactionGone:
-    return TransactionGone(f"nothing of {handle} is staged here, nor logged: begin another one")
+    return TransactionGone(f"{handle} is neither staged here nor logged: begin another transaction")
 
 
 def _closed(handle: Handle) -> TransactionClosed:
-    return TransactionClosed(f"the commit of {handle} is under way, or in the log; ask for it again as it was asked")
+    return TransactionClosed(f"the commit of {handle} is under way, or in the log; send the same commit again")

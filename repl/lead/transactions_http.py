@@ -1,16 +1,16 @@
-"""``/v1/transactions``: entries that are staged by several calls and logged whole by one.
+"""``/v1/transactions``: entries that several calls stage and one call logs whole.
 
     POST /v1/transactions                begins one: {"transaction", "expires_s", "bytes_max"}
-    POST /v1/transactions/{h}/entries    stages a body, of any type that POST /v1/entries takes: {"staged"}
-    POST /v1/transactions/{h}/commit     logs all of it, answered as an append; asked again, as the first time
-    DELETE /v1/transactions/{h}          forgets what is staged
+    POST /v1/transactions/{h}/entries    stages a body of any type that POST /v1/entries accepts: {"staged"}
+    POST /v1/transactions/{h}/commit     logs all entries; answered as an append, and the same again if repeated
+    DELETE /v1/transactions/{h}          forgets the staged entries
 
 A commit may have a body, ``{"positions": {NAME: {"next", "at"}}, "sinks": {NAME: {"state", "at"}}}``: positions of
 consumers that are set with it, each as by ``PUT /v1/consumers/NAME``, and states of sinks (``sinks.py``).
 
-``id=HEX`` names what is begun: begun again before anything is staged, it is the same one. ``after=N`` says how many
-entries were staged before: the last call, sent again, is known by it and adds nothing. ``rewinds=N`` counts the calls
-before this one that were given up, staged or not. The first call of a new count drops the entries behind ``after``.
+``id=HEX`` names the transaction; if it is begun again before anything is staged, it is the same one. ``after=N`` is the
+number of entries staged before, so that a repeated last call adds nothing. ``rewinds=N`` counts earlier calls that the
+client abandoned, whether they staged entries or not. The first call with a new count drops the entries after ``after``.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class NodeTransactions:
 
 
 class TransactionRoutes:
-    """``appends`` decodes the bodies of entries."""
+    """The routes of transactions. ``appends`` decodes the bodies of entries."""
 
     def __init__(self, transactions: NodeTransactions, appends: AppendRoutes, limits: AppendLimits) -> None:
         self._transactions = transactions
@@ -119,7 +119,7 @@ class TransactionRoutes:
         self._limits = limits
 
     def methods(self, path: str) -> Mapping[str, Handler]:
-        """Finds the methods of a path below ``PATH``. Raises ``NotFound``, ``BadArgument``."""
+        """Returns the methods of a path below ``PATH``. Raises ``NotFound``, ``BadArgument``."""
         text, *call = path.removeprefix(PATH + "/").split("/")
         if call not in ([], ["entries"], ["commit"]):
             raise NotFound(f"there is no {path[:100]}")
@@ -185,7 +185,7 @@ class TransactionRoutes:
             result = await told
         finally:
             timer.cancel()
-            pending.expire()  # for a client that is gone: the wait ends, unanswered
+            pending.expire()  # for a client that has left: the wait ends without an answer
         if isinstance(result, Appended):
             return Response(200, HEADERS, result.document())
         return problem.response(result)
@@ -206,8 +206,8 @@ def _behind(request: Request) -> tuple[int | None, int]:
 
 
 def decode_sets(body: Buffer) -> CommitSets:
-    """Decodes what a commit sets. Raises ``BadBody``."""
+    """Decodes the names that a commit sets. Raises ``BadBody``."""
     try:
         return _decoder.decode(body)
     except JSON_FAULTS as error:
-        raise BadBody(f"what a commit sets is not what it may say: {error}") from None
+        raise BadBody(f"the body of a commit is invalid: {error}") from None

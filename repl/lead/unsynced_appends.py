@@ -1,14 +1,16 @@
-"""Appends that are answered before a majority has synced them: they ask for less, or the group does.
+"""Appends that are answered before a majority has synced them, because they or the group ask for less than a sync.
 
-    sealed ─► the master has it as `local` says, and as many replicas as its acks count as `replica` says ─► answered
+    sealed ─► the master has it as `local` says, and as many replicas as its acks require have it as `replica` says ─►
+    answered
 
     durability write_no_sync,no_sync · acks majority of three
     n1 (master) sealed 90, written 90, synced 70 · n2 received 90, written 70 · n3 received 80 ─► answered to VLSN 90
 
-1. Such an answer rests on bytes in memory or in a page cache. It says ``durable`` only where a majority has synced them
-   all the same. The DTVLSN counts synced entries alone, and with it readers, elections and rollbacks.
-2. A replica may sync a block later only where every VLSN in the block allows it.
-3. An append that asks for a sync loses nothing beside these: it is synced as ever, and what lies before it with it.
+1. Such an answer relies on bytes in memory or in a page cache. The answer says ``durable`` only if a majority has
+   synced the append nevertheless. The DTVLSN counts synced entries only, and readers, elections and rollbacks follow
+   the DTVLSN.
+2. A replica may sync a block later only if every VLSN in the block allows that.
+3. An append that asks for a sync is as safe as ever beside these: it is synced together with all earlier entries.
 """
 
 from __future__ import annotations
@@ -28,28 +30,28 @@ from vlsn.write.queue import Pending
 
 
 class UnsyncedAppends:
-    """Those of one lead, whose ``book`` counts what is synced. ``messages`` carry the VLSNs that replicas may sync
-    later."""
+    """The appends of one term that are answered early. ``book`` counts synced entries. ``messages`` tells replicas
+    which VLSNs they may sync later."""
 
     def __init__(self, book: AppendBook, messages: Messages) -> None:
         self.used = False
-        """There was one: until then nobody asks."""
+        """True once there was such an append. Until then callers skip this class."""
         self._book = book
         self._messages = messages
         self._waiting: dict[tuple[Acks, GroupDurability], deque[Append]] = {}
         self._sealed = self._written = NULL_VLSN
         self._received: dict[Incarnation, tuple[Vlsn, Vlsn]] = {}
-        """Each replica: the VLSNs up to which it has received, and has written."""
+        """The VLSNs up to which each replica has received and has written."""
 
     def promise(self, append: Append, durability: GroupDurability) -> None:
-        """Makes ``append``, which is not queued yet, one of these."""
+        """Marks ``append``, which is not queued yet, to be answered at ``durability``."""
         self.used = True
         append.promised = durability
         if durability.local != "sync":
-            append.durability = Durability.WRITE_NO_SYNC  # it goes to the writer in its turn
+            append.durability = Durability.WRITE_NO_SYNC  # the writer handles the append in its order
 
     def sealed(self, pendings: list[Pending]) -> list[Pending]:
-        """Takes the sealed appends that asked for less than a sync, and returns the others."""
+        """Keeps the sealed appends that ask for less than a sync, and returns the others."""
         others: list[Pending] = []
         in_memory = False
         for append in pendings:
@@ -62,7 +64,7 @@ class UnsyncedAppends:
             in_memory |= promised.local == "no_sync"
             self._tell_replicas(append)
         self._sealed = Vlsn(pendings[-1].last)
-        if in_memory:  # no append is answered while it is submitted, and that may be just now
+        if in_memory:  # an append may be in its submission at this moment, and is never answered during it
             asyncio.get_running_loop().call_soon(self.release)
         return others
 
@@ -87,7 +89,7 @@ class UnsyncedAppends:
         self.release()
 
     def withdraw(self, replica: Incarnation) -> None:
-        """Forgets what ``replica`` has, until it acknowledges it again."""
+        """Forgets the VLSNs of ``replica`` until it acknowledges again."""
         self._received.pop(replica, None)
 
     def release(self) -> None:
@@ -99,13 +101,13 @@ class UnsyncedAppends:
                     self._book.answer(queue.popleft())
 
     def fail(self, error: Callable[[], VlsnLogError]) -> None:
-        """Ends the term: answers every append still waiting with ``error``."""
+        """Ends the term: answers every waiting append with ``error``."""
         for queue in self._waiting.values():
             while queue:
                 queue.popleft().settle(error())
 
     def _reached(self, acks: Acks, durability: GroupDurability) -> int:
-        """Returns the VLSN up to which appends have what they were promised."""
+        """Returns the VLSN up to which appends have reached their promised durability."""
         local, replica = durability.levels
         book = self._book
         own = book.synced.get(book.own, NULL_VLSN)

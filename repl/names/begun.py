@@ -1,8 +1,8 @@
-"""The nodes on which CDC consumers have begun. A node reports the begin to the master, which logs it.
+"""The record of which CDC consumers have begun on which node. A node reports the begin to the master, which logs it.
 
     POST /v1/peer/cdc  {"group", "sender", "to", "consumer", "file", "replace"}  ─►  {"sender", "file"}
 
-The answer is the number of the position file that the group knows for ``consumer`` of ``sender``, durable.
+The answer is the number of the position file that the group has recorded for ``consumer`` on ``sender``; it is durable.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from vlsn.ids import NodeName
 from vlsn.state.cdc_consumers import begun_file, begun_key, begun_value
 
 TIMEOUT_S = 4.0
-"""Seconds in which the master has it durable, or says that it has not."""
+"""Seconds in which the master makes the number durable, or answers that it could not."""
 FileNumber = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of the position file with which a node's consumer begins."""
+    """The number of the position file with which a consumer begins on a node."""
 
     group: Name
     sender: Name
@@ -41,14 +41,14 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The number that the group knows."""
+    """The number that the group has recorded."""
 
     sender: Name
     file: FileNumber
 
 
 class NodeBegun:
-    """The group's ``repl.cdc.position_stores.Begun``. ``leads`` returns the lead, or raises ``NotMaster``."""
+    """The group's ``repl.cdc.position_stores.Begun``. ``leads`` returns the master's term, or raises ``NotMaster``."""
 
     def __init__(self, member: Member, leads: Callable[[], CommitLead]) -> None:
         self.member = member
@@ -58,7 +58,7 @@ class NodeBegun:
         member = self.member
         master = member.master_name()
         if master is None:
-            raise NotMaster("no master is known yet, which is told that this consumer begins here")
+            raise NotMaster("no master is known yet, which must record that this consumer begins here")
         question = Question(
             group=self.member.config.group,
             sender=self.member.name,
@@ -73,7 +73,7 @@ class NodeBegun:
             body = await post_to(member, master, "/v1/peer/cdc", question)
         except (Unreachable, OSError) as error:
             raise NotMaster(
-                f"{master}, which is told that this consumer begins here, does not answer: {error}"
+                f"{master}, which must record that this consumer begins here, does not answer: {error}"
             ) from None
         answer = read_json(body, Answer, "no answer to the begin of a consumer")
         if answer.sender != master:
@@ -90,7 +90,7 @@ class NodeBegun:
         return {"sender": self.member.name, "file": f"{await self._begun(self._leads(), question):016x}"}
 
     async def _begun(self, lead: CommitLead, question: Question) -> int:
-        """Logs the number unless the group knows one already; returns the number that it knows, durable."""
+        """Logs the number unless the group has recorded one already. Returns the recorded number, durable."""
         deadline = asyncio.get_running_loop().time() + TIMEOUT_S
         small, key, file = (
             lead.log.view.history.small,
@@ -98,12 +98,12 @@ class NodeBegun:
             int(question.file, 16),
         )
         if small.lacks_to:
-            raise ProducersMissing(f"this node has lost what was set up to VLSN {small.lacks_to}; ask again")
+            raise ProducersMissing(f"this node has lost the small state up to VLSN {small.lacks_to}; ask again")
         kept = small.get(key)
         known = begun_file(kept)
         if known == file or (known and not question.replace):
             assert kept is not None
-            await lead.read_index()  # a master that was unseated may not know of a later one
+            await lead.read_index()  # a deposed master may not have a later one
             if not await lead.reads.reached(kept.vlsn, deadline):
                 raise OutcomeUnknown(
                     f"the begin of {question.consumer} is logged at VLSN {kept.vlsn}, and not durable yet"

@@ -1,11 +1,11 @@
-"""The lags of consumers: the durable VLSNs from the next data entry on, and the age of that entry.
+"""The lags of consumers: the number of durable VLSNs from the next DATA entry on, and the age of that entry.
 
     position 41       VLSN 41 COMMIT · 42 COMMIT · 43 DATA, sealed 8 s ago · 44 COMMIT        lag 2 VLSNs, 8 s
     position 45       VLSN 45 COMMIT, of the position itself                                  lag 0
 
-A COMMIT entry alone is nobody's lag, else no consumer would ever be up to date. So the log is read on from each
-position to the next entry of a user, once for all positions in the part that was read. Many that commit at its end
-would read everybody's COMMITs else, each of them again.
+A COMMIT entry alone is no lag; otherwise no consumer would ever be up to date. So the log is read from each position to
+the next entry of a user. Positions in the same part of the log share one read. Otherwise each of many consumers at the
+end of the log would read all consumers' COMMITs.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from vlsn.write.local_log import LocalLog
 
 LOOK_S = 1.0
 LOOKS_MAX = 64
-"""Positions that are looked at in one round; the others' turns come in the next ones."""
+"""The most positions that one round reads for. The next rounds read for the other positions."""
 SHARED_MAX = 16
-"""Stretches of the log that were looked at for one position, and serve others."""
+"""The most parts of the log, read for one position, that are kept for other positions."""
 
 
 @dataclass(slots=True)
 class _Looked:
-    """The log from ``since`` on, as far as it was read: no entry of a user lies before ``upto`` but the one at
-    ``vlsn`` (0: none yet), which was sealed at ``time_us``."""
+    """A part of the log that was read, from ``since`` on. Before ``upto`` the only user's entry is the one at ``vlsn``
+    (0: none), which was sealed at ``time_us``."""
 
     since: int
     upto: int
@@ -40,12 +40,12 @@ class _Looked:
     time_us: int = 0
 
     def covers(self, next_vlsn: int) -> bool:
-        """Says whether it knows the next data entry from there on, as far as the log was read."""
+        """Returns whether this part shows the next DATA entry from ``next_vlsn`` on, as far as the log was read."""
         return self.since <= next_vlsn <= (self.vlsn or self.upto)
 
 
 class ConsumerLags:
-    """The lags on one node.  ``run`` looks again and again; ``told`` says what was seen."""
+    """The lags on one node. ``run`` reads the log periodically; ``told`` returns the last results."""
 
     def __init__(self, log: LocalLog, reads: Reads, clock: Clock) -> None:
         self._log = log
@@ -53,7 +53,7 @@ class ConsumerLags:
         self._clock = clock
         self._looked: dict[str, _Looked] = {}
         self._shared: deque[_Looked] = deque(maxlen=SHARED_MAX)
-        """The last looks of anybody."""
+        """The parts that were read last, for any position."""
 
     async def run(self) -> None:
         while True:
@@ -68,11 +68,11 @@ class ConsumerLags:
         return positions_in(small.as_of(self._reads.durable)) if small else {}
 
     def position(self, name: str, durable: Vlsn) -> Placed | None:
-        """Returns one as of ``durable``, at the same cost however many there are."""
+        """Returns one position as of ``durable``. The cost does not depend on the number of positions."""
         return position_of(self._log.view.history.small.at(key_of(name), durable))
 
     async def look(self) -> None:
-        """Looks at those that have moved, or that have something new to read, ``LOOKS_MAX`` at most."""
+        """Reads the log for positions that have moved or have new entries, ``LOOKS_MAX`` at most."""
         positions = self.positions()
         for name in [name for name in self._looked if name not in positions]:
             del self._looked[name]
@@ -82,7 +82,7 @@ class ConsumerLags:
             await self._look(name, positions[name].position.next)
 
     async def told_of(self, name: str) -> ConsumerAt | None:
-        """Returns that position as of now. Looks at it first, if it is due."""
+        """Returns one position with its present lag. Reads the log for it first, if that is due."""
         durable = self._reads.durable
         placed = self.position(name, durable)
         if placed is None:
@@ -92,7 +92,7 @@ class ConsumerLags:
         return self._told(name, placed, durable)
 
     def told(self) -> list[ConsumerAt]:
-        """Tells all positions, by name, with their lags as they were seen last."""
+        """Returns all positions by name, with their lags as last read."""
         durable = self._reads.durable
         return [self._told(name, placed, durable) for name, placed in self.positions().items()]
 
@@ -117,7 +117,7 @@ class ConsumerLags:
         try:
             page = await self._reads.page(looked.upto, limit=1, bytes_max=1, all_kinds=False)
         except (VlsnLogError, OSError):
-            return  # cleaned away, or damaged: a reader gets that error
+            return  # the entries were cleaned away or are damaged: a reader receives that error
         if page.entries and not looked.vlsn:
             looked.vlsn, looked.time_us = page.entries[0].vlsn, page.entries[0].time
         looked.upto = max(looked.upto, page.next_vlsn)
@@ -136,7 +136,7 @@ class ConsumerLags:
         if looked is not None and looked.vlsn:
             seconds = max(0.0, (self._clock.wall_us() - looked.time_us) / 1e6)
             return max(0, durable - looked.vlsn + 1), round(seconds, 3)
-        # No data up to where the log was read; later entries may be data.
+        # The part that was read has no DATA entry; later entries may be DATA.
         upto = max(next_vlsn, looked.upto if looked is not None else 0)
         behind = max(0, durable - upto + 1)
         return behind, None if behind else 0.0

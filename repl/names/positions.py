@@ -1,6 +1,6 @@
-"""Positions of consumers, made what a COMMIT sets: alone, or with a transaction's entries.
+"""Positions of consumers, as the names that a COMMIT sets, alone or with a transaction's entries.
 
-The new position is checked against the log as it is. The position that it replaces is judged later, in the order of the
+The new position is checked here against the log. The position that it replaces is checked later, in the order of the
 queue (``name_conflicts``).
 """
 
@@ -23,25 +23,25 @@ from vlsn.state.consumers import CONSUMERS_MAX, Placed, Position, held_in, is_of
 from vlsn.write.local_log import LocalLog
 
 REPLICATED_PREFIX = "cdc."
-"""The start of the names that positions of CDC consumers have."""
+"""The prefix of the names of CDC consumers' positions."""
 _BY = re.compile(r"[0-9a-f]{16}\Z")
 
 
 async def confirm_end(lead: CommitLead, changes: Mapping[str, ConsumerChange]) -> None:
-    """Confirms the lead where a position lies past its log's end. An unseated master that does not know it yet misses
-    entries that were read elsewhere, and must not call the position a mistake. Raises ``NotMaster``."""
+    """Confirms leadership if a position is past the end of this log. A deposed master may be missing entries that were
+    read elsewhere, and must not refuse the position as a mistake. Raises ``NotMaster``."""
     if is_past(lead.log, changes):
         await lead.read_index()
 
 
 def is_past(log: LocalLog, changes: Mapping[str, ConsumerChange]) -> bool:
-    """Says whether a position lies past the log's end."""
+    """Returns whether a position is past the end of this log."""
     end = int(log.view.allocated) + 1
     return any(change.next > end and not is_of_another_group(name) for name, change in changes.items())
 
 
 def puts_of(log: LocalLog, changes: Mapping[str, ConsumerChange]) -> Puts:
-    """Makes what sets these positions. Raises ``BadArgument``, ``TooLarge``."""
+    """Returns the names that set these positions. Raises ``BadArgument``, ``TooLarge``."""
     values: dict[str, bytes | None] = {}
     expects: dict[str, int] = {}
     for name, change in changes.items():
@@ -53,7 +53,7 @@ def puts_of(log: LocalLog, changes: Mapping[str, ConsumerChange]) -> Puts:
 
 
 def set_by(log: LocalLog, name: str, change: ConsumerChange) -> Placed | None:
-    """Finds the position that this very commit has set, when it was sent before."""
+    """Returns the position that the same commit has set, if it was sent before; otherwise None."""
     placed = position_of(log.view.history.small.get(key_of(name)))
     if placed is None or not change.by:
         return None
@@ -61,7 +61,7 @@ def set_by(log: LocalLog, name: str, change: ConsumerChange) -> Placed | None:
 
 
 def check_kept(log: LocalLog, name: str, change: ConsumerChange) -> None:
-    """Raises ``Trimmed`` where what is to be read next was cleaned away, or is about to be."""
+    """Raises ``Trimmed`` if the next entry was cleaned away, or is about to be."""
     first = int(log.care.holds.floor) + 1
     if change.next < first and not is_of_another_group(name):
         raise Trimmed(f"VLSN {change.next} was cleaned away; the first still here is {first}", first=first)
@@ -84,20 +84,20 @@ def _position(log: LocalLog, name: str, key: str, change: ConsumerChange) -> Pos
 
 
 class NodePositions:
-    """The named positions of a node's group. ``leads`` returns the lead, or raises ``NotMaster``."""
+    """The named positions of a node's group. ``leads`` returns the master's term, or raises ``NotMaster``."""
 
     def __init__(self, member: Member, leads: Callable[[], CommitLead]) -> None:
         self.member = member
         self._leads = leads
 
     async def consumers(self) -> list[ConsumerAt]:
-        """Lists all, by name. Raises ``ProducersMissing`` while this node has lost what it knew of them."""
+        """Returns all positions, by name. Raises ``ProducersMissing`` while this node has lost the small state."""
         lags = self._lags()
         await lags.look()
         return lags.told()
 
     async def consumer(self, name: str) -> ConsumerAt:
-        """Raises ``BadArgument``, ``NotFound``, and as ``consumers``."""
+        """Returns one position. Raises ``BadArgument``, ``NotFound``, and as ``consumers``."""
         key_of(name)
         found = await self._lags().told_of(name)
         if found is None:
@@ -105,9 +105,9 @@ class NodePositions:
         return found
 
     async def set_consumer(self, name: str, change: ConsumerChange, timeout_s: float) -> ConsumerAt:
-        """Sets a position, durable on return. Raises ``StaleTerm`` where another one has come since the one that it
-        starts from, ``BadArgument``, ``Trimmed``, ``TooLarge``, ``WrongVersion`` below the level that has positions,
-        nothing logged; and what an append meets."""
+        """Sets a position, durable on return. Raises before anything is logged: ``StaleTerm`` if another commit has
+        replaced the position that this one starts from, ``BadArgument``, ``Trimmed``, ``TooLarge``, or ``WrongVersion``
+        if the group's level is too low for positions. Also raises the errors of an append."""
         lead = self._leads()
         deadline = asyncio.get_running_loop().time() + timeout_s
         again = set_by(lead.log, name, change)
@@ -126,19 +126,20 @@ class NodePositions:
         if key not in lead.log.view.history.small:
             raise NotFound(f"consumer {name} has no position here")
         values: dict[str, bytes | None] = {key: None}
-        if name.startswith(REPLICATED_PREFIX):  # the CDC consumer that begins anew by that name does so at once
+        if name.startswith(REPLICATED_PREFIX):  # a CDC consumer that begins anew under this name is not paused
             values[paused_key(name.removeprefix(REPLICATED_PREFIX))] = None
         puts = Puts(values, {} if at is None else {key: at})
         await commit_alone(lead, puts, asyncio.get_running_loop().time() + timeout_s)
 
     def capture_paused_us(self, consumer: str) -> int:
-        """Returns since when a CDC consumer of the group is paused (µs since the epoch), 0 for not at all. It goes by
-        all that is in this node's log, durable or not."""
+        """Returns the time since when a CDC consumer of the group is paused (µs since the epoch), 0 for not paused.
+        Uses all entries in this node's log, durable or not."""
         self._lags()
         return paused_since(self.member.opened().log.view.history.small.get(paused_key(consumer)))
 
     async def pause_capture(self, consumer: str, since_us: int, timeout_s: float) -> None:
-        """Logs since when it is paused, 0 for not at all; durable on return. Raises ``VlsnLogError``."""
+        """Logs the time since when a CDC consumer is paused, 0 for not paused; durable on return. Raises
+        ``VlsnLogError``."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         await commit_alone(self._leads(), Puts({paused_key(consumer): paused_value(since_us)}), deadline)
 
@@ -146,5 +147,7 @@ class NodePositions:
         opened = self.member.opened()
         lacks_to = opened.log.view.history.small.lacks_to
         if lacks_to:
-            raise ProducersMissing(f"this node has lost what was set up to VLSN {lacks_to}, and asks the other members")
+            raise ProducersMissing(
+                f"this node has lost the small state up to VLSN {lacks_to}, and asks the other members"
+            )
         return opened.part(ConsumerLags)

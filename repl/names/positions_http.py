@@ -1,13 +1,13 @@
 """``/v1/consumers``: named positions.
 
     GET /v1/consumers              {"consumers": [{"name", "next", "term", "at", "lag_vlsns", "lag_s", "by"}, …]}
-    GET /v1/consumers/{name}       one of them
-    PUT /v1/consumers/{name}       {"next"} sets it, durable when answered; {"next", "at"} only where VLSN ``at`` has
-                                   set the position that there is (0: there is none), else 409 ``stale-term``
-    DELETE /v1/consumers/{name}    ``?at=`` as with PUT
+    GET /v1/consumers/{name}       one position
+    PUT /v1/consumers/{name}       {"next"} sets the position, durable when answered; {"next", "at"} only if VLSN ``at``
+                                   has set the present position (0: there is none), otherwise 409 ``stale-term``
+    DELETE /v1/consumers/{name}    deletes the position; ``?at=`` as with PUT
 
-``{name}`` may be ``GROUP/NAME``: a consumer that reads the log of that group and keeps its position here.  ``by``, 16
-hex digits, names one commit: sent again, it is answered as the first time.
+``{name}`` may be ``GROUP/NAME``: a consumer that reads the log of that group and keeps its position here. ``by``, 16
+hex digits, identifies a commit. If the same commit is sent again, it gets the same answer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ConsumerRoutes:
         self._consumers = consumers
 
     def methods(self, path: str) -> Mapping[str, Handler]:
-        """Returns the methods of one consumer's path."""
+        """Returns the methods for the path of one consumer."""
         name = query.named(path.removeprefix(PATH + "/"))
         return {
             "GET": partial(self._get, name),
@@ -65,7 +65,7 @@ class ConsumerRoutes:
         try:
             change = _decoder.decode(body)
         except JSON_FAULTS as error:
-            raise BadBody(f'no position: {error}; it is {{"next": VLSN}}, with "at" where it replaces one') from None
+            raise BadBody(f'no position: {error}; it is {{"next": VLSN}}, with "at" if it replaces one') from None
         return answered(msgspec.to_builtins(await self._consumers.set_consumer(name, change, timeout_s)))
 
     async def _delete(self, name: str, request: Request) -> Response:

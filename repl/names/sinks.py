@@ -1,4 +1,5 @@
-"""States of sinks, made what the COMMIT of a part sets; which state it starts from is judged later (``puts``)."""
+"""States of sinks, as the names that the COMMIT of a part sets. The state that it replaces is checked later
+(``puts``)."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from vlsn.write.local_log import LocalLog
 
 
 def puts_of(log: LocalLog, changes: Mapping[str, SinkChange]) -> Puts:
-    """Makes what sets these states, and forgets the runs that they outlive. Raises ``BadArgument``, ``TooLarge``."""
+    """Returns the names that set these states, and deletes the runs that they supersede. Raises ``BadArgument``,
+    ``TooLarge``."""
     values: dict[str, bytes | None] = {}
     expects: dict[str, int] = {}
     states = states_in(log.view.history.small)
@@ -38,32 +40,32 @@ def puts_of(log: LocalLog, changes: Mapping[str, SinkChange]) -> Puts:
 
 
 def joined(one: Puts | None, other: Puts | None) -> Puts | None:
-    """Joins two sets of names for one COMMIT; they share no name."""
+    """Joins the names of two sets for one COMMIT. The two sets share no name."""
     if one is None or other is None:
         return one or other
     return Puts({**one.values, **other.values}, {**one.expects, **other.expects})
 
 
 class NodeSinks:
-    """The states of sinks in a node's group. ``leads`` returns the lead, or raises ``NotMaster``."""
+    """The states of sinks in a node's group. ``leads`` returns the master's term, or raises ``NotMaster``."""
 
     def __init__(self, member: Member, leads: Callable[[], CommitLead]) -> None:
         self.member = member
         self._leads = leads
 
     def sinks(self) -> list[SinkAt]:
-        """Lists all, by name. Raises ``ProducersMissing`` while this node has lost what it knew of them."""
+        """Returns all states, by name. Raises ``ProducersMissing`` while this node has lost the small state."""
         opened = self.member.opened()
         small = opened.log.view.history.small
         if small.lacks_to:
             raise ProducersMissing(
-                f"this node has lost what was set up to VLSN {small.lacks_to}, and asks the other members"
+                f"this node has lost the small state up to VLSN {small.lacks_to}, and asks the other members"
             )
         states = states_in(small.as_of(opened.part(Reads).durable))
         return [SinkAt(name, placed.at, placed.state) for name, placed in states.items()]
 
     def sink(self, name: str) -> SinkAt:
-        """Raises ``BadArgument``, ``NotFound``, and as ``sinks``."""
+        """Returns one state. Raises ``BadArgument``, ``NotFound``, and as ``sinks``."""
         key_of(name)
         found = next((each for each in self.sinks() if each.name == name), None)
         if found is None:
@@ -71,7 +73,7 @@ class NodeSinks:
         return found
 
     async def delete_sink(self, name: str, at: int | None, timeout_s: float) -> None:
-        """Forgets a state, durable on return. Raises ``NotFound``, ``StaleTerm``, and what an append meets."""
+        """Deletes a state, durable on return. Raises ``NotFound``, ``StaleTerm``, and the errors of an append."""
         lead, key = self._leads(), key_of(name)
         if key not in lead.log.view.history.small:
             raise NotFound(f"sink {name} has no state here")

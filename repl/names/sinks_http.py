@@ -1,11 +1,11 @@
-"""``/v1/sinks``: how far writers of numbered batches have come.
+"""``/v1/sinks``: the progress of writers of numbered batches.
 
     GET /v1/sinks              {"sinks": [{"name", "at", "state": {"query", "batch", "part", "parts", …}}, …]}
-    GET /v1/sinks/{name}       one of them
-    DELETE /v1/sinks/{name}    forgets it, durable when answered; with ``?at=`` only the state that VLSN ``at`` has
-                               set, else 409 ``stale-term``
+    GET /v1/sinks/{name}       one state
+    DELETE /v1/sinks/{name}    deletes the state, durable when answered; with ``?at=`` only if VLSN ``at`` has set the
+                               present state, otherwise 409 ``stale-term``
 
-``{name}`` may be ``SINK/RUN``.  A state is set by ``POST /v1/transactions/{h}/commit`` with ``{"sinks": …}``.
+``{name}`` may be ``SINK/RUN``. ``POST /v1/transactions/{h}/commit`` with ``{"sinks": …}`` sets a state.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SinkRoutes:
         self._sinks = sinks
 
     def methods(self, path: str) -> Mapping[str, Handler]:
-        """Returns the methods of one sink's path."""
+        """Returns the methods for the path of one sink."""
         name = query.named(path.removeprefix(PATH + "/"))
         return {"GET": partial(self._get, name), "DELETE": partial(self._delete, name)}
 

@@ -88,6 +88,7 @@ def _unopened(parts: NodeParts) -> dict[str, Any]:
         "node": parts.member.config.name,
         "url": parts.member.config.url,
         "version": version(),
+        "levels": parts.member.seams.levels,
         "state": parts.member.state,
         "master": parts.member.master_name(),
         "term": parts.member.record.term if parts.member.record is not None else 0,

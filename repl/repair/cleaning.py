@@ -1,13 +1,13 @@
 """A node's cleaning: its conditions, its holds and its reports.
 
-1. A node cleans only while it leads or follows, knows its group, and has a retention (``retention_bytes``,
-   ``retention_age_s``). It does so every ``cleaning_period_s``, and when a person asks.
-2. Age is judged by this node's clock against the master's that sealed.  So before anything goes for its age every
-   member is asked for its clock: those that answer must be a majority with this one, and none may be more than a
-   minute off.  A clock that jumped by a year empties no log.  A node that has no other member to ask believes its
-   clock within bounds (``vlsn/aging``).
-3. It holds entries that other members still need, also as a replica (``member_holds``). A replica cleans only once a
-   master has reported how far they are.
+1. A node cleans only while it is master or replica, knows its group, and has a retention (``retention_bytes``,
+   ``retention_age_s``). The node cleans every ``cleaning_period_s``, and when a person asks.
+2. The age of entries is this node's clock less the clock of the master that sealed them. So before entries are removed
+   for their age, every member is asked for its clock. The members that answer, and this one, must be a majority, and no
+   clock may differ by more than a minute. A clock that jumped by a year therefore empties no log. A node without other
+   members believes its clock within bounds (``vlsn/aging``).
+3. A node holds entries that other members still need, even as a replica (``member_holds``). A replica cleans only once
+   a master has reported the members' positions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from vlsn.write.cleaner import CleaningReport
 
 
 class Cleaning:
-    """Cleans one node's log.  ``run`` returns never."""
+    """Cleans one node's log. ``run`` never returns."""
 
     def __init__(self, opened: OpenMember) -> None:
         self._opened = opened
@@ -35,7 +35,7 @@ class Cleaning:
         self._log = opened.log
         self._said = ""
         self.paused = ""
-        """The reason why nothing goes, or nothing for its age; empty while cleaning is free to go."""
+        """Why nothing is removed, or nothing for its age; empty if cleaning may remove entries."""
 
     async def run(self) -> None:
         while True:
@@ -44,7 +44,7 @@ class Cleaning:
                 await self.clean()
 
     async def clean(self) -> CleaningReport:
-        """Runs one pass; its files are gone on return."""
+        """Runs one pass. Its files are removed on return."""
         await self._hear_of_holds()
         pause, pause_age, agree = self._pause(), "", False
         if not pause and self._log.options.retention_age_s:
@@ -58,7 +58,7 @@ class Cleaning:
         return report
 
     async def dry_run(self) -> CleaningReport:
-        """Reports what a pass would do now, were it not paused; ``paused`` says whether it is."""
+        """Reports what a pass would remove now if cleaning were not paused; ``paused`` has the reason for a pause."""
         await self._hear_of_holds()
         pause = self._pause()
         return await self._passed(dry_run=True, pause=pause or self.paused, clocks_agree=self._has_others)
@@ -83,18 +83,18 @@ class Cleaning:
         if self._log.view.history.group is None:
             return "the group in this log is not known"
         if not self._opened.holds.known:
-            return "no master has told yet how far the other members are"
+            return "no master has reported the positions of the other members yet"
         return ""
 
     async def _hear_of_holds(self) -> None:
-        """Asks the master, on a replica, how far the members are now."""
+        """On a replica, asks the master for the members' present positions."""
         member, role = self._member, self._opened.role
         master = role.master if role is not None else None
         if member.state == "REPLICA" and master is not None and master in member.members.urls:
             await ask_all(member, founding.DISCOVERY, [master])
 
     async def _clocks(self) -> str:
-        """Returns why nothing may go for its age, after a look at the members' clocks."""
+        """Asks for the members' clocks. Returns why nothing may be removed for its age, "" if it may."""
         member, clock = self._member, self._member.seams.clock
         before = clock.wall_us()
         others = [name for name in member.members.listed if name != member.name]
@@ -105,7 +105,7 @@ class Cleaning:
             if apart > CLOCK_DIFFERENCE_MAX_S:
                 return f"the clock of {name} differs by {apart:.0f} s"
         if len(answers) + 1 < majority(len(member.members.listed)):
-            return f"only {len(answers)} of {len(others)} members have told their clocks"
+            return f"only {len(answers)} of {len(others)} members have reported their clocks"
         return ""
 
     def _tell(self, report: CleaningReport) -> None:
@@ -118,6 +118,6 @@ class Cleaning:
 
 
 def told(report: CleaningReport, node: str) -> dict[str, Any]:
-    """Formats the report as JSON shows it."""
+    """Formats the report as a JSON document."""
     document: dict[str, Any] = msgspec.to_builtins(report)
     return {"node": node, "bytes": report.bytes, **document}

@@ -1,16 +1,16 @@
-"""Two different blocks under one VLSN, each with every checksum right: which copy is the group's.
+"""Two different blocks at one VLSN, each with valid checksums: decides which copy is the group's.
 
     syncup finds them different ─► GET /v1/peer/copy of every electable member ─► counted by SHA-256
-        SOUND     a majority has what this node has: the other side finds out the same of itself
-        MINORITY  a majority has something else: a master stops leading for that, and this node's log is restored, its
-                  newest segments kept aside; unless this node knows durable what the others do not have
-        OPEN      silent members could still make a majority: asked again at the next try
-        SPLIT     they could not: no count says which copy is right, and the node halts for a person
+        SOUND     a majority has the same block as this node: the other side finds that its own copy differs
+        MINORITY  a majority has another block: a master stops leading, and this node's log is restored; its newest
+                  segments are kept aside; the node halts instead if it knows that its own block is durable
+        OPEN      silent members could still complete a majority: they are asked again at the next try
+        SPLIT     no block can have a majority, so no count shows which copy is right: the node halts for a person
 
-A copy counts under any master, durable or not. The block that a majority holds now need not be the acknowledged one:
-disks of a majority may have come back old. So before a log is given up unasked, its block at its durable end is
-compared with every member's. A block that this node knows durable stays while another member has a different one in its
-place.
+A copy counts under any master, durable or not. The block that a majority has now need not be the acknowledged one,
+because the disks of a majority may be old images. So before a log is replaced without a person's request, its block at
+its durable end is compared with every member's. A block that this node knows to be durable stays while another member
+has a different one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from vlsn.ids import NodeName, Vlsn
 from vlsn.together import failure_of
 
 REST_S = 0.5
-"""Seconds of waiting for the other members behind the first, before a log is given up."""
+"""Seconds to wait for the other members after the first answer, before a log is given up."""
 
 
 class Verdict(StrEnum):
@@ -49,27 +49,27 @@ class Verdict(StrEnum):
 
 
 class Copy(msgspec.Struct, frozen=True):
-    """The block that holds a VLSN in one node's log."""
+    """The block that contains a VLSN in one node's log."""
 
     term: Number
     first: Number
     last: Number
     sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
     durable: Number = 0
-    """The VLSN up to which that node knows its log durable."""
+    """The VLSN up to which that node knows its log to be durable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
     verdict: Verdict
     others: frozenset[NodeName]
-    """Members whose copy is not the majority's, where there is a majority."""
+    """Members whose copy differs from the majority's, if there is a majority."""
     silent: tuple[NodeName, ...]
     """Electable members that have not answered."""
 
 
 def weigh(copies: Mapping[NodeName, str], electable: Collection[NodeName], own: NodeName) -> Weighed:
-    """Weighs ``copies``, digests by member with ``own`` among them."""
+    """Weighs ``copies``, the digests by member, this node's included."""
     needed = majority(len(electable))
     counts = Counter(copies[name] for name in electable if name in copies)
     silent = tuple(sorted(name for name in electable if name not in copies))
@@ -91,33 +91,34 @@ def _advice(member: Member) -> str:
 
 
 async def resolve(member: Member, restoration: Restoration, vlsn: int, said: str) -> str:
-    """Decides about a fault at ``vlsn`` that ``said`` describes. Asks for a restore; returns the reason, also for
-    another try. Raises ``Halted``."""
+    """Decides about a difference at ``vlsn``, which ``said`` describes. Asks for a restore if needed. Returns the
+    reason for the node's status. Raises ``Halted``."""
     said = f"integrity: {said}"
     if not vlsn:
         raise Halted(f"{said}. {_advice(member)}")
     try:
         weighed = await look(member, Vlsn(vlsn))
     except (NotFound, Damaged, Trimmed, NotMaster) as error:
-        return f"{said}; it cannot be looked at here: {error}"
+        return f"{said}; this node cannot read its own block: {error}"
     if weighed.verdict is Verdict.SPLIT:
         raise Halted(f"{said}; no majority of the members holds one of them. {_advice(member)}")
     if weighed.verdict is Verdict.OPEN:
-        return f"{said}; waits for what {', '.join(weighed.silent)} will tell"
+        return f"{said}; waits for the copy of {', '.join(weighed.silent)}"
     if weighed.verdict is Verdict.SOUND:
         return f"{said}; most members hold what this node holds"
     said = f"{said}; most members hold another block"
     if vlsn <= member.opened().log.view.dtvlsn:
-        raise Halted(f"{said}, and this node knows its own durable. {_advice(member)}")
+        raise Halted(f"{said}, and this node knows its own to be durable. {_advice(member)}")
     silent = await agree_where_durable(member, said)
     restoration.want(said, avoid=weighed.others, silent=silent, keep=True)
     return f"{said}, this log is restored"
 
 
 async def agree_where_durable(member: Member, said: str) -> frozenset[NodeName]:
-    """Checks that no member holds another block at its durable end and knows that durable, and no majority does. Called
-    before this log is given up for the reason ``said``. Returns the members that have not answered, and must not be
-    restored from. Raises ``Halted``, ``Unreachable`` without an answer."""
+    """Checks that no member has a different block at this log's durable end and knows that block to be durable, and
+    that no majority has a different block. Called before this log is given up for the reason ``said``. Returns the
+    members that have not answered; they must not be providers. Raises ``Halted``, and ``Unreachable`` if no member
+    answers."""
     log, own = member.opened().log, NodeName(member.config.name)
     at = Vlsn(min(log.view.dtvlsn, log.view.range.last_sync))
     if at < log.view.range.first or not at:
@@ -125,13 +126,13 @@ async def agree_where_durable(member: Member, said: str) -> frozenset[NodeName]:
     try:
         digest = (await own_copy(member, at)).sha256
     except Damaged:
-        digest = ""  # only its term is known
+        digest = ""  # only the term of the block is known
     term = log.view.history.term_of(at)
     copies: dict[NodeName, Copy] = {}
     told: set[NodeName] = set()
 
     async def one(name: NodeName) -> None:
-        with suppress(Trimmed):  # it has cleaned that away; a member that is not that far has not answered
+        with suppress(Trimmed):  # the member has cleaned that VLSN away; a member whose log is shorter has not answered
             copies[name] = await _ask(member, name, at)
         told.add(name)
 
@@ -151,7 +152,7 @@ async def agree_where_durable(member: Member, said: str) -> frozenset[NodeName]:
         if fault is not None and not isinstance(fault, VlsnLogError | OSError):
             raise fault
     if not told:
-        raise Unreachable(f"{said}; no other member tells what it holds at VLSN {at}")
+        raise Unreachable(f"{said}; no other member reports its block at VLSN {at}")
     differ = [name for name, copy in copies.items() if (copy.term, copy.sha256) != (term, digest or copy.sha256)]
     durable = [name for name in differ if copies[name].durable >= at]
     if durable or len(differ) >= majority(len(member.members.electable)):
@@ -164,8 +165,8 @@ async def agree_where_durable(member: Member, said: str) -> frozenset[NodeName]:
 
 
 async def look(member: Member, vlsn: Vlsn) -> Weighed:
-    """Asks every electable member for its copy, once.  Raises ``NotFound``, ``Damaged``, ``Trimmed``, ``NotMaster`` of
-    this node's own."""
+    """Asks every electable member once for its copy. Raises ``NotFound``, ``Damaged``, ``Trimmed``, ``NotMaster`` for
+    this node's own copy."""
     own = NodeName(member.config.name)
     electable = member.members.electable
     copies = {own: (await own_copy(member, vlsn)).sha256}
@@ -174,7 +175,7 @@ async def look(member: Member, vlsn: Vlsn) -> Weighed:
         try:
             copies[name] = (await _ask(member, name, vlsn)).sha256
         except (VlsnLogError, OSError, TimeoutError):
-            pass  # it has not answered
+            pass  # the member has not answered
 
     await asyncio.gather(*(one(name) for name in electable if name != own))
     weighed = weigh(copies, electable, own)
@@ -184,7 +185,7 @@ async def look(member: Member, vlsn: Vlsn) -> Weighed:
 
 
 async def answer_copy(member: Member, asked: Mapping[str, str], vlsn: int) -> dict[str, Any]:
-    """Answers ``GET /v1/peer/copy``: which block holds ``vlsn`` here, and its SHA-256. Raises ``WrongGroup``,
+    """Answers ``GET /v1/peer/copy``: the block that contains ``vlsn`` here, and its SHA-256. Raises ``WrongGroup``,
     ``WrongName``, ``NotFound``, ``Damaged``, ``Trimmed``."""
     check_names(member, asked.get("group", ""), asked.get("sender", ""), asked.get("to", ""))
     return msgspec.structs.asdict(await own_copy(member, Vlsn(vlsn)))
@@ -199,5 +200,5 @@ async def own_copy(member: Member, vlsn: Vlsn) -> Copy:
 async def _ask(member: Member, name: NodeName, vlsn: Vlsn) -> Copy:
     copy = read_json(await get(member, name, "/v1/peer/copy", vlsn=vlsn), Copy, f"the copy of {name}")
     if not copy.first <= vlsn <= copy.last:
-        raise BadBody(f"{name} told of block ({copy.term}, {copy.first}) to {copy.last}, asked for VLSN {vlsn}")
+        raise BadBody(f"{name} reported block ({copy.term}, {copy.first}) to {copy.last}, asked for VLSN {vlsn}")
     return copy

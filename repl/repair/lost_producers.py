@@ -1,17 +1,17 @@
-"""Tables that a node has lost with its state record are fetched from another member.
+"""Fetches tables that a node has lost with its state record from another member.
 
-A log that was cleaned has whose submissions and which transactions went with it, and what was set, in its state record
-alone.  Without the record the node answers only from its knowledge (``once``, rule 6). From its start on it asks every
-member, until one answers:
+A log that was cleaned has some facts in its state record only: the producers of the removed submissions, the removed
+transactions, and the small state. Without that record the node answers only from its remaining knowledge (``once``,
+rule 6). From its start on it asks every member, until one answers:
 
-    log from 61 on, state lost: lacks 1–60       n2 lacks nothing: asked for its table as of a VLSN from 60 to 95
-    n2 answers: as of 93, in term 4              VLSN 93 is of term 4 here, so both logs are one up to there
-    its table, and behind it 94 and 95           what both say of 61–93 is the same, or it is not taken
+    log from 61 on, state lost: lacks 1–60       n2 lacks nothing: asked for its table at a VLSN from 60 to 95
+    n2 answers: at 93, in term 4                 VLSN 93 is of term 4 here, so both logs are equal up to there
+    its table, then 94 and 95 from this log      both must agree on 61–93, otherwise the table is refused
 
-1. As of that VLSN it is durable, in both logs, and exact in both tables: neither has settled what lies behind it.
-2. A table that misses less is taken, too: the source of another restore may have no more.
-3. Where every member has answered, and none lacks less, it is lost for good.  Then the master, and nobody else, takes
-   it for forgotten, as what is put out for room is; the others fetch that table.
+1. That VLSN is durable in both logs, and both tables are exact at it: neither has settled a later VLSN.
+2. A table that lacks less than this one is accepted, too: another restore's provider may have no more.
+3. If every member has answered, and none lacks less, the table is lost for good. Then the master alone treats its
+   content as forgotten, like entries that were dropped for room. The other members fetch the master's table.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Faults = (VlsnLogError, OSError, TimeoutError)
 
 
 class LostProducers:
-    """The lost producers of one open log."""
+    """Fetches the lost tables of one open log."""
 
     def __init__(self, opened: OpenMember) -> None:
         self._opened = opened
@@ -43,7 +43,7 @@ class LostProducers:
         return self._log.view.history.lacks_to
 
     async def run(self) -> None:
-        """Asks until the table is whole, or known to be lost."""
+        """Asks until the table is complete, or known to be lost."""
         if self.lacks_to:
             self._member.event("producers.lost", upto=self.lacks_to)
         while self.lacks_to:
@@ -57,7 +57,7 @@ class LostProducers:
         asked = [asyncio.create_task(self._ask(name), name=f"producers of {name}") for name in others]
         answers = []
         try:
-            # A member that is gone silently does not hold up the answers of the others.
+            # A silent member must not delay the answers of the other members.
             for answered in asyncio.as_completed(asked):
                 answers.append(await answered)
                 if not self.lacks_to:
@@ -69,7 +69,7 @@ class LostProducers:
             await self._give_up()
 
     async def _ask(self, name: NodeName) -> Offer | None:
-        """Asks ``name``, and takes its table where that is of use."""
+        """Asks ``name``, and takes its table if that has more."""
         member = self._member
         try:
             peer = Peer(member, name, member.members.listed[name])
@@ -93,7 +93,7 @@ class LostProducers:
             if log.view.history.term_of(record.vlsn) != offer.dtvlsn_term or offer.dtvlsn_term == NULL_TERM:
                 raise BadBody(f"VLSN {record.vlsn} is of term {offer.dtvlsn_term} there, and not here")
             if known.lacks_to >= self.lacks_to:
-                return  # another member was faster
+                return  # another member has sent a table meanwhile
             try:
                 log.view.history.found_state(known, record.vlsn)
             except ValueError as error:
@@ -102,7 +102,7 @@ class LostProducers:
         member.event("producers.found", peer=peer.name, vlsn=record.vlsn, producers=count, lacks_to=self.lacks_to)
 
     async def _give_up(self) -> None:
-        """Gives the table up; only a confirmed master knows the members for sure."""
+        """Gives the lost table up. Only a confirmed master knows the members for certain."""
         lead = self._opened.lead
         if lead is None:
             return

@@ -1,17 +1,18 @@
-"""A node's mending: damage that anything has met is mended from any peer, no master needed.
+"""A node's mending: damage is mended with any peer's copy; no master is needed.
 
-    met(Damaged) ─► wound found in that segment ─► GET /v1/peer/block of each member in turn ─► the segment written
-    anew with the block in its place (``vlsn.repair.mending``) ─► looked at again, until every frame of it is whole
+    met(Damaged) ─► wound found in that segment ─► GET /v1/peer/block of each member in turn ─► the segment is rewritten
+    with the block in its place (``vlsn.repair.mending``) ─► checked again, until every frame is whole
 
-1. Meanwhile the node votes and acknowledges, fails reads of that range with ``damaged``, and does not stand in an
-   election (``may_stand``).  A master steps down where it has to feed what nobody else has (``unfit``).
-2. Only a sealed segment is mended: damage in the current one rolls it first.
-3. Damage that no peer can mend stays, shows in the status, and is tried again every ``RETRY_S``.  A rollback's record,
-   or a header page, is nobody else's: such a log is restored when a person asks for it.
-4. Damage is put right place by place; where the disk does not give others of them, all of them at once.
-5. Two contents under one name are an integrity fault: nothing is written over either.
+1. Meanwhile the node votes and acknowledges, fails reads of the damaged range with ``damaged``, and does not stand for
+   election (``may_stand``). A master steps down if it must feed a block that no other node has (``unfit``).
+2. Only a sealed segment is mended. Damage in the current segment rolls it first.
+3. Damage that no peer can mend stays, is shown in the status, and is tried again every ``RETRY_S``. No peer has a copy
+   of a rollback's record or a header page: a log with such damage is restored when a person asks.
+4. Damage is mended one place after another. If the disk cannot read other damaged places of the segment, all places are
+   mended together.
+5. Two contents under one name are an integrity fault, and neither is overwritten.
 
-A log that does not open for its damage is mended the same way before it is (``unopened``).
+A log that does not open because of damage is mended in the same way before it opens (``unopened``).
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from vlsn.segments.bad_sectors import is_unread
 T = TypeVar("T")
 RETRY_S = 5.0
 SEGMENTS_MAX = 1_000
-"""Damaged segments that are remembered; the scrub finds the others later."""
+"""The most damaged segments that are remembered. The scrub finds the others later."""
 
 
 @dataclass(slots=True)
 class Damage:
-    """One damaged segment, as far as it is known."""
+    """One damaged segment, as far as the damage is known."""
 
     number: int
     file: str
@@ -51,11 +52,11 @@ class Damage:
 
 
 class Mending:
-    """Mends one node's log while it is open.  ``run`` returns never."""
+    """Mends one node's log while it is open. ``run`` never returns."""
 
     def __init__(self, opened: OpenMember) -> None:
         self.mended = 0
-        """Blocks put back since the log was opened."""
+        """The number of blocks mended since the log was opened."""
         self.damages: dict[int, Damage] = {}
         self._opened = opened
         self._member = opened.member
@@ -64,13 +65,13 @@ class Mending:
 
     @property
     def may_stand(self) -> bool:
-        """True while nothing that this node knows of is damaged."""
+        """True while this node knows of no damage."""
         return not self.damages
 
     @property
     def unfit(self) -> str:
-        """Why this node, if it leads, cannot make entries durable: a block that it has to feed is damaged, and no peer
-        has it. A majority may have a log that ends before that block, but none that goes on behind it."""
+        """Why this node, as master, cannot make entries durable: a block that it must feed is damaged, and no peer has
+        it. A majority may have logs that end before that block, but no log that continues after it."""
         durable = self._log.view.dtvlsn
         for damage in self.damages.values():
             if damage.why and damage.vlsn > durable:
@@ -78,7 +79,7 @@ class Mending:
         return ""
 
     def status(self) -> list[dict[str, Any]]:
-        """Lists each damaged segment."""
+        """Returns the status of each damaged segment."""
         now = self._member.seams.clock.monotonic_s()
         return [
             {
@@ -92,7 +93,7 @@ class Mending:
         ]
 
     def met(self, error: Damaged) -> None:
-        """Notes damage that a reader has met: ``error`` names the file, and about where."""
+        """Notes damage that a reader has found. ``error`` names the file and the approximate offset."""
         number = parse_segment_name(error.file)
         if number is None or number in self.damages or len(self.damages) >= SEGMENTS_MAX:
             return
@@ -114,7 +115,7 @@ class Mending:
                 asyncio.get_running_loop().call_later(RETRY_S, self._met.set)
 
     async def _try(self, damage: Damage) -> None:
-        """Looks once at a damaged segment, from its first wound to its last."""
+        """Mends one damaged segment, from its first wound to its last."""
         log, number, mended = self._log, damage.number, 0
         filled: list[Filling] = []
         try:
@@ -168,13 +169,13 @@ class Mending:
             tell(member, filling, kept)
 
     async def _alone(self, job: Callable[[], T]) -> T:
-        """Runs ``job`` on the keeper's thread, while no checkpoint, rollback or cleaning runs."""
+        """Runs ``job`` on the keeper's thread while no checkpoint, rollback or cleaning runs."""
         held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         checkpointer = self._log.care.checkpointer
 
         def granted() -> None:
             if held.done():
-                checkpointer.release()  # nobody waits for it any more
+                checkpointer.release()  # the waiting call was cancelled
             else:
                 held.set_result(None)
 
@@ -187,7 +188,7 @@ class Mending:
                 checkpointer.release()
 
     def _is_current(self, number: int) -> bool:
-        """Says whether that segment is, or may still be, written to."""
+        """Returns whether that segment is, or may still be, written to."""
         return number >= max(self._log.placement.active_files()[:1], default=0)
 
     async def _rotate(self) -> None:
@@ -198,13 +199,13 @@ class Mending:
 
 
 def tell(member: Member, filling: Filling, kept: str) -> None:
-    """Reports the blocks put in the place of damage; ``kept``: the file with the damaged bytes."""
+    """Reports the mended blocks. ``kept`` is the file with the damaged bytes."""
     wound, last = filling.wound, filling.next_vlsn - 1
     member.event("mended", file=wound.name, offset=wound.start, first=wound.first, last=last, kept=kept)
 
 
 async def fill(member: Member, wound: Wound, term_of: Callable[[Vlsn], int], *, term_max: int) -> Filling:
-    """Fills ``wound`` from whichever members have its blocks. Raises what the last of them answered, or
+    """Fills ``wound`` with blocks of any members that have them. Raises the error of the last member, or
     ``IntegrityFault``."""
     filling = Filling(wound, term_max=term_max)
     while not filling.whole:
@@ -231,6 +232,6 @@ async def _fill_next(member: Member, filling: Filling, term: int) -> None:
 
 
 async def ask_block(member: Member, name: NodeName, term: int, first: Vlsn) -> bytes:
-    """Asks that member for the block (``term``, ``first``) as it has it. With a term of 0 it is the durable one that
+    """Fetches the block (``term``, ``first``) from the member ``name``. A term of 0 asks for the durable block that
     begins at ``first``. Raises ``NotFound``, ``Damaged``, ``Unreachable`` …"""
     return await get(member, name, "/v1/peer/block", term=term, first=first)

@@ -1,4 +1,4 @@
-"""Opening a node's log as its settings say."""
+"""Opens a node's log with its settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vlsn.state.options import LogOptions
 
 
 def open_recovered(config: NodeConfig, seams: Seams, *, restoring: bool = False) -> Recovered:
-    """Opens the log, blocking, on the keeper's thread. Raises as ``recover``."""
+    """Opens the log. Blocks, so it runs on the keeper's thread. Raises as ``recover``."""
     return recover(
         str(config.dir),
         seams,

@@ -1,4 +1,4 @@
-"""The providing side of a restore: answers to a peer's questions, and bytes of segments."""
+"""The providing side of a restore: answers a peer's requests, and sends bytes of segments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vlsn.repair.restore_messages import CLOSE, GIVE_UP, OPEN, RECORD, Offer, Re
 
 
 class Providing:
-    """The providing side of an open log; ``read`` gives bytes of its segments."""
+    """The providing side for one open log. ``read`` returns bytes of the log's segments."""
 
     def __init__(self, opened: OpenMember, read: Read, restoration: Restoration, mending: Mending) -> None:
         self._opened = opened
@@ -34,7 +34,7 @@ class Providing:
         return self._restores.sessions
 
     def begin_again(self) -> None:
-        """Begins again as another incarnation: offers of the one before end."""
+        """Begins again as another incarnation. Offers of the earlier incarnation end."""
         self.close("this node is another incarnation now")
         self._restores = self._made()
 
@@ -42,8 +42,8 @@ class Providing:
         self._restores.close_all(why)
 
     async def answer(self, ask: RestoreAsk) -> bytes:
-        """Makes the offer, in JSON. With a state record, which may take 32 MiB, it is made off the loop: heartbeats go
-        on meanwhile. Raises ``Halted``, ``CopyNeeded``, and as ``Restores`` does."""
+        """Returns the offer as JSON. An offer with a state record, which may take 32 MiB, is made on another thread, so
+        that heartbeats continue. Raises ``Halted``, ``CopyNeeded``, and the errors of ``Restores``."""
         member, role = self._member, self._opened.role
         feeders = role.replicas if role is not None else 0
         if ask.purpose == GIVE_UP:
@@ -67,8 +67,7 @@ class Providing:
         return msgspec.json.encode(restores.look(feeders=feeders))
 
     async def read(self, session: str, number: int, start: int, end: int, have: int) -> tuple[bytes, int]:
-        """Answers ``GET /v1/peer/restore``: bytes of a segment, and the generation. Raises as ``Restores.read``
-        does."""
+        """Answers ``GET /v1/peer/restore``: bytes of a segment, and the generation. Raises as ``Restores.read``."""
         try:
             return await self._sound().read(session, number, start, end, have=have)
         except FileNotFoundError:
@@ -93,17 +92,16 @@ class Providing:
 
 
 def asked_of(member: Member, body: object) -> RestoreAsk:
-    """Reads the question that a member asks in ``POST /v1/peer/restore``. Raises ``BadBody``, ``WrongGroup``,
-    ``WrongName``."""
+    """Decodes a member's request in ``POST /v1/peer/restore``. Raises ``BadBody``, ``WrongGroup``, ``WrongName``."""
     ask = read_ask(body)
     check_names(member, ask.group, ask.sender, ask.to)
     return ask
 
 
 async def block_of(member: Member, asked: Mapping[str, str], term: int, first: int) -> bytes:
-    """Answers ``GET /v1/peer/block``: the visible block of that name, verified, as it lies in this log. With a term of
-    0 it is the one that begins at ``first``, if it is durable. It answers also for a log that does not open for its own
-    damage. Raises ``WrongGroup``, ``WrongName``, ``NotFound``, ``Damaged``, ``Trimmed``."""
+    """Answers ``GET /v1/peer/block``: the visible block of that name in this log, verified. A term of 0 asks for the
+    durable block that begins at ``first``. Also answers for a log that does not open because of its own damage. Raises
+    ``WrongGroup``, ``WrongName``, ``NotFound``, ``Damaged``, ``Trimmed``."""
     check_names(member, asked.get("group", ""), asked.get("sender", ""), asked.get("to", ""))
     if member.log is None and member.state == "DAMAGED":
         disk, stores, directory = member.seams.disk, member.seams.stores, str(member.config.dir)
@@ -118,7 +116,7 @@ async def block_of(member: Member, asked: Mapping[str, str], term: int, first: i
 
 
 async def block_at(member: Member, vlsn: Vlsn) -> tuple[bytes, BlockHeader]:
-    """Returns the visible, synced block that holds ``vlsn``, verified. Raises ``NotFound``, ``Damaged``,
+    """Returns the visible, synced block that contains ``vlsn``, verified. Raises ``NotFound``, ``Damaged``,
     ``Trimmed``."""
     log = member.opened().log
     first, upto = log.view.range.first, log.view.range.last_sync
@@ -148,7 +146,8 @@ async def block_at(member: Member, vlsn: Vlsn) -> tuple[bytes, BlockHeader]:
 
 
 def check_names(member: Member, group: str, sender: str, to: str) -> None:
-    """Checks that a member asks, and asks this node. Raises ``WrongGroup``, ``WrongName``."""
+    """Checks that the sender is a member, and that the request is for this node. Raises ``WrongGroup``,
+    ``WrongName``."""
     if group != member.config.group:
         raise WrongGroup(f"this node is of group {member.config.group}, not {group[:40]}")
     if to != member.config.name or NodeName(sender) not in member.members.listed or sender == to:

@@ -1,8 +1,8 @@
-"""``/v1/peer/restore``: a peer that restores its log asks (POST), and fetches ranges of segments (GET).
-``/v1/peer/block``: a peer that mends its log fetches one block; ``/v1/peer/copy``: it asks which copy is here;
-``/v1/peer/messages``: it fetches messages of a destination that its pages lack.
+"""``/v1/peer/restore``: a restoring peer opens sessions (POST), and fetches ranges of segments (GET).
+``/v1/peer/block``: a mending peer fetches one block. ``/v1/peer/copy``: a peer compares its copy with this node's.
+``/v1/peer/messages``: a peer fetches messages of a destination that are missing from its pages.
 
-A range is given with the crc32c of its bytes and the log's generation, which changes with every rollback.
+A range is sent with the crc32c of its bytes and the log's generation, which every rollback changes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class RepairRoutes:
         return Response(200, {"Content-Type": "application/octet-stream", CRC_FIELD: f"{crc(data):08x}"}, data)
 
     async def messages(self, request: Request) -> Response:
-        """Answers ``GET /v1/peer/messages``: messages of a destination, for a member whose pages lack them."""
+        """Answers ``GET /v1/peer/messages``: messages of a destination, for a member that is missing them."""
         _require(request, _MESSAGES)
         first = query.whole(request.query, "first", 0, 1, query.VLSN_MAX)
         last = query.whole(request.query, "last", 0, first, query.VLSN_MAX)
@@ -75,7 +75,7 @@ class RepairRoutes:
         return Response(200, {"Content-Type": "application/octet-stream", CRC_FIELD: f"{crc(data):08x}"}, data)
 
     async def copy(self, request: Request) -> Response:
-        """Answers ``GET /v1/peer/copy``: the name and digest of the block that holds a VLSN."""
+        """Answers ``GET /v1/peer/copy``: the name and digest of the block that contains a VLSN."""
         _require(request, _COPY)
         vlsn = query.whole(request.query, "vlsn", 0, 1, query.VLSN_MAX)
         with self._ranges.hold():
@@ -102,6 +102,7 @@ class RepairRoutes:
 
 
 def _require(request: Request, names: frozenset[str]) -> None:
-    """Checks that ``names`` are asked; ignores further fields of a later peer. Raises ``BadArgument``."""
+    """Checks that the request has all of ``names``. Ignores additional fields of a later release. Raises
+    ``BadArgument``."""
     if not names <= request.query.keys():
-        raise BadArgument(f"this call takes all of: {', '.join(sorted(names))}")
+        raise BadArgument(f"this call needs all of: {', '.join(sorted(names))}")

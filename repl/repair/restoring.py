@@ -1,16 +1,16 @@
-"""A node's own network restore: its beginning, its providers, its progress.
+"""A node's own network restore: its begin, its providers, its progress.
 
     wanted (trimmed in syncup, or a person asks) ─► role ends, log closed ─► RESTORING:
-        look at all members ─► marker ─► log opened ``restoring`` ─► transfer, from one provider after the other
+        ask all members ─► marker ─► log opened ``restoring`` ─► transfer, from one provider after another
         ─► clean stop ─► marker removed ─► the log is opened as at any start, and the node follows
 
-1. A marker found at a start continues the restore; the log opens for no other purpose.
-2. The marker is written only when there is a provider: a node that can ask nobody keeps what it has.  After
-   ``TRIES_MAX`` looks it opens a whole log again: the others may need its word, or its vote, before one of them can be
-   a provider.
-3. A provider that fails, aborts, or sends wrong bytes is passed over for the next one, with back-off, for ever. The
-   restored part stays.  It begins again only where no provider's log goes on from it.
-4. While it lasts the node does not vote, stand, acknowledge or serve: it has no log.
+1. A marker that is found at a start continues the restore. Until then the log opens for no other purpose.
+2. The marker is written only when there is a provider, so a node that reaches no member keeps its log. After
+   ``TRIES_MAX`` tries the node opens an undamaged log again: the other members may need its answers or its vote before
+   one of them can be a provider.
+3. If a provider fails, aborts or sends wrong bytes, the next provider is tried, with back-off, for ever. The restored
+   part stays. The restore begins again only if no provider's log continues it.
+4. During a restore the node does not vote, stand, acknowledge or serve, because it has no log.
 """
 
 from __future__ import annotations
@@ -47,16 +47,17 @@ CRC_FIELD = "Vlsnlog-Crc32c"
 T = TypeVar("T")
 RANGE_TIMEOUT_S = 30.0
 AGAIN_S = 1.0
-"""Seconds between two looks at all members, when none of them could be restored from."""
+"""Seconds between two rounds of asking all members, if none can be the provider."""
 LOOK_REST_S = 0.5
-"""Seconds of waiting for the other members behind the first that can be restored from."""
+"""Seconds to wait for the other members after the first possible provider has answered."""
 TRIES_MAX = 10
-"""Looks before a log that is whole, or could not be held against every member's, is opened again."""
+"""The rounds of asking after which an undamaged log, or a log that could not be compared with every member's, is opened
+again."""
 TICK_S = 0.1
 AGAIN_VLSNS = 10_000
-"""A restore that ends further behind its provider goes on with another session …"""
+"""A restore that is more than this many VLSNs behind its provider when it ends continues with another session …"""
 ROUNDS_MAX = 8
-"""… but not for ever: the feed does the rest."""
+"""… but at most this many times: the feed delivers the rest."""
 HISTORY_MAX = 8
 _Faults = (VlsnLogError, OSError, TimeoutError)
 
@@ -68,31 +69,31 @@ class RestoreWanted(VlsnLogError):
 
 
 class Restoration:
-    """The restores of one node.  ``log`` is the one that is being restored, while there is one."""
+    """The restores of one node. ``log`` is the log that is being restored, while there is one."""
 
     def __init__(self, member: Member) -> None:
         self.log: LocalLog | None = None
         self.history: deque[dict[str, Any]] = deque(maxlen=HISTORY_MAX)
-        """The restores of this process's life, the newest last."""
+        """The restores since the process started, the newest last."""
         self.count = 0
         self.members: dict[NodeName, str] = dict(member.config.members)
-        """The members to ask: as the group listed them when there was a log."""
+        """The members to ask: the group's list when a log was last open."""
         self._member = member
         self._progress = Progress(began_s=0.0)
         self._running = False
         self._rotten: set[str] = set()
-        """The members that have given wrong bytes, of this restore."""
+        """The members that have sent wrong bytes in this restore."""
         self._wanted: asyncio.Future[str] | None = None
         self._avoid: frozenset[NodeName] = frozenset()
         self._silent: frozenset[NodeName] = frozenset()
         self._keep = False
         self._going = False
         self._asked = 0
-        """Requests of a person that are being looked into."""
+        """The number of a person's requests that are being checked."""
 
     @property
     def progress(self) -> Progress | None:
-        """The progress of the restore, or the look for one, that is under way."""
+        """The progress of the current restore, or of the search for a provider."""
         return self._progress if self._running else None
 
     def _begins(self) -> None:
@@ -103,9 +104,10 @@ class Restoration:
     def want(
         self, why: str, *, avoid: Collection[NodeName] = (), silent: Collection[NodeName] = (), keep: bool = False
     ) -> bool:
-        """Asks for a restore of the log, and says whether a call waits in ``wanted`` for that; False also after an
-        earlier request. Members in ``avoid`` and in ``silent`` are no providers: copies of the latter could not be
-        compared. Where there is no other provider the log is opened again. ``keep``: its newest segments stay aside."""
+        """Requests a restore of the log. Returns whether a caller of ``wanted`` receives the request; False if there
+        was an earlier request. Members in ``avoid`` and ``silent`` are not providers; the copies of the ``silent``
+        could not be compared. If there is no other provider, the log is opened again. ``keep``: the log's newest
+        segments are kept aside."""
         if self._wanted is None or self._wanted.done():
             return False
         self._avoid, self._silent, self._keep = frozenset(avoid), frozenset(silent), keep
@@ -115,12 +117,13 @@ class Restoration:
 
     @property
     def gives_up(self) -> bool:
-        """This node's copy of the log goes, or may go: other members do not count on it (``spared_copies``)."""
+        """True while this node's copy of the log is being given up, or may be: other members do not count on it
+        (``spared_copies``)."""
         return self._going or self._asked > 0
 
     @contextmanager
     def giving_up(self) -> Iterator[None]:
-        """Counts a request to give the log up while it is looked into."""
+        """Counts a request to give the log up while the request is checked."""
         self._asked += 1
         try:
             yield
@@ -128,7 +131,7 @@ class Restoration:
             self._asked -= 1
 
     async def asked(self) -> str:
-        """Waits until a restore is asked for; returns the reason."""
+        """Waits until a restore is requested. Returns the reason."""
         self._wanted, self._going = asyncio.get_running_loop().create_future(), False
         try:
             return await self._wanted
@@ -140,7 +143,7 @@ class Restoration:
 
     async def lossless(self) -> End | None:
         """Returns the end of a log that does not open, if some member has every entry of it that can have been durable
-        (``choose``). A restore then loses no entry that this node has acknowledged. Else None."""
+        (``choose``); otherwise None. A restore then loses no entry that this node has acknowledged."""
         self._begins()
         try:
             end = await self._on_keeper(self._restart().end)
@@ -151,7 +154,7 @@ class Restoration:
             self._running = False
 
     async def begun(self) -> bool:
-        """Says whether a restore has begun here and is not over."""
+        """Returns whether a restore has begun here and is not finished."""
         disk, directory = self._member.seams.disk, str(self._member.config.dir)
 
         def look() -> bool:
@@ -168,8 +171,8 @@ class Restoration:
     async def run(
         self, why: str, *, end: tuple[int, int] | None = None, durable: End = NULL_END, whole: bool = False
     ) -> None:
-        """Runs the whole restore; on return the directory holds a log. ``end`` and ``durable``: of the log that was
-        here (``Restart.begin``); ``whole``: it was open until now."""
+        """Runs the whole restore. On return the directory has a log. ``end`` and ``durable`` belong to the log that was
+        here (``Restart.begin``). ``whole`` is true if that log was open until now."""
         member = self._member
         self._begins()
         member.set_state("RESTORING", why)
@@ -181,11 +184,11 @@ class Restoration:
             if marker is None:
                 marker = await self._begin(restart, why, end, durable, impatient=whole or bool(self._silent))
                 if marker is None:
-                    self._failed("", NotFound("nobody to restore from; the log is as it was, and is opened again"))
+                    self._failed("", NotFound("no member to restore from; the log is unchanged, and is opened again"))
                     self._running = False
                     member.set_state("UNKNOWN", "opening")
                     return
-                # The log is given up: any provider will do from here on.
+                # The log is given up: from here on any provider is acceptable.
                 self._silent, whole = frozenset(), False
             try:
                 record = await self._fetch(durable)
@@ -203,7 +206,7 @@ class Restoration:
     async def _begin(
         self, restart: Restart, why: str, end: tuple[int, int] | None, durable: End, *, impatient: bool
     ) -> Marker | None:
-        """Begins once there is a provider; None where that takes too long."""
+        """Begins once there is a provider. Returns None if that takes too long."""
         for tries in count(1):
             offers = await self._look(NULL_VLSN, durable)
             if offers:
@@ -219,7 +222,7 @@ class Restoration:
         return marker
 
     async def _fetch(self, durable: End) -> StateRecord:
-        """Fetches the log; it is open and whole on return, as of the record's VLSN."""
+        """Fetches the log. On return it is open and complete up to the record's VLSN."""
         log = self.log = await self._open()
         tick = asyncio.create_task(self._tick(log), name="restore tick")
         try:
@@ -239,7 +242,7 @@ class Restoration:
             tick.cancel()
 
     async def _transfer(self, log: LocalLog, offer: Offer) -> StateRecord | None:
-        """Transfers from one provider; None when it did not bring it to its end. Raises ``Disagrees``, ``Trimmed``,
+        """Transfers from one provider. Returns None if the provider failed. Raises ``Disagrees``, ``Trimmed``,
         ``LogFailed``."""
         member, progress = self._member, self._progress
         if offer.first > log.view.allocated + 1:
@@ -271,8 +274,8 @@ class Restoration:
             return 0
 
     async def _look(self, have: Vlsn, durable: End) -> list[Offer]:
-        """Looks for providers, best first. Behind the first useful one the others have little time: while a silent
-        member is waited for, others may clean the next entries away."""
+        """Returns the possible providers, best first. After the first one has answered, the others have little time:
+        while this node waits for a silent member, other members may clean the next entries away."""
         others = [name for name in self.members if name != self._member.name and name not in self._avoid | self._silent]
         asked = [asyncio.create_task(self._ask(name), name=f"look at {name}") for name in others]
 
@@ -344,7 +347,7 @@ class Restoration:
         return log
 
     async def close_log(self) -> None:
-        """Stops the log cleanly; harmless when none is open."""
+        """Stops the log cleanly. Does nothing if no log is open."""
         log = self.log
         if log is None:
             return
@@ -386,7 +389,7 @@ class Restoration:
 
 
 class Peer:
-    """One member as a restoring node asks it; ``replica.restore.Provider``."""
+    """One member, as a restoring node calls it; implements ``replica.restore.Provider``."""
 
     def __init__(self, member: Member, name: NodeName, url: str) -> None:
         self.name = name
@@ -403,15 +406,15 @@ class Peer:
         await self.ask(CLOSE, session=session)
 
     async def record(self, from_vlsn: Vlsn, upto: Vlsn) -> tuple[Offer, StateRecord]:
-        """Asks for its state record as of a durable VLSN in that span, which the offer names, with its term. As
-        ``ask``."""
+        """Fetches the member's state record at a durable VLSN in that span. The offer names that VLSN and its term.
+        Raises as ``ask``."""
         offer = await self.ask(RECORD, from_vlsn=from_vlsn, upto=upto)
         if offer.record is None or not from_vlsn <= offer.record.vlsn <= upto:
-            raise BadBody(f"{self.name} was asked for its state record of VLSN {from_vlsn} to {upto}, and gave another")
+            raise BadBody(f"{self.name} was asked for its state record of VLSN {from_vlsn} to {upto}, and sent another")
         return offer, offer.record
 
     async def ask(self, purpose: Purpose, *, from_vlsn: int = 0, upto: int = 0, session: str = "") -> Offer:
-        """Raises ``Unreachable``, ``BadBody``, and what the peer refuses with."""
+        """Sends a request. Raises ``Unreachable``, ``BadBody``, and the peer's refusal."""
         member = self._member
         asked = RestoreAsk(
             group=member.config.group,
@@ -433,7 +436,7 @@ class Peer:
         if response.status != 200:
             raise error_of(bytes(response.body))
         body = bytes(response.body)
-        # One of these may take 32 MiB, and this node may lead.
+        # An offer with a record may take 32 MiB, and this node may be the master.
         offer = (
             await member.workers.offload("reads")(partial(read_offer, body)) if purpose == RECORD else read_offer(body)
         )

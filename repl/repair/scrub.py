@@ -1,10 +1,10 @@
-"""The scrub: a slow look at every sealed segment and page, so that rot is met before a reader needs what is there.
+"""The scrub: a slow check of every sealed segment and page, which finds decay before a reader needs the bytes.
 
-At most ``scrub_bytes_per_s`` are read, a window at a time; a pass begins ``scrub_period_s`` after the one before has
-ended.  The page cache is dropped first, so that the medium is read.  Every frame's checksum is checked, and with it
-every byte of every block and record; damage goes to the mending.  A pass begins with the ``state`` store, as the page
-cache has it, which is written anew from memory where a value does not match its checksum.  Pages of destinations come
-last: one that does not read back is put aside, and its lost messages are fetched.
+At most ``scrub_bytes_per_s`` are read, one window at a time. A pass begins ``scrub_period_s`` after the end of the
+preceding one. The page cache is dropped first, so that the disk itself is read. Every frame's checksum is checked, and
+so every byte of every block and record. Damage is reported to the mending. A pass begins with the ``state`` store as
+the page cache has it; a value that does not match its checksum is rewritten from memory. Pages of destinations come
+last. An unreadable page is set aside, and its lost messages are fetched.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from vlsn.limits import KIB
 from vlsn.repair.mending import check_window, drop_from_cache
 
 START_S = 60.0
-"""Seconds after the log was opened, or the period, where that is shorter: first a node catches up."""
+"""Seconds from the opening of the log to the first pass, or the period if that is shorter: a node first catches up."""
 WINDOW_BYTES = 256 * KIB
-"""Looked at in one go, or one frame that is larger: the interpreter is held for less than a millisecond."""
+"""The bytes of one check; a single frame may be larger. The interpreter's lock is held for less than a millisecond."""
 
 
 class Pages(Protocol):
     """The pages of a node's destinations (``repl.destinations.page_scrub``)."""
 
     def listed(self) -> list[tuple[str, int]]:
-        """Lists the pages that count: the uuid of each one's destination, and its number."""
+        """Returns the valid pages: the uuid of each page's destination, and the page's number."""
         ...
 
     async def look(self, uuid: str, number: int) -> tuple[int, bool]:
-        """Reads a page from the medium, and moves it aside where it does not read back. Returns its bytes, and whether
-        it was whole. Raises ``OSError``, ``VlsnLogError`` where that cannot be done now."""
+        """Reads a page from the disk, and sets it aside if it is damaged. Returns its bytes, and whether it was whole.
+        Raises ``OSError``, ``VlsnLogError`` if it cannot be read for now."""
         ...
 
 
 class Scrub:
-    """Scrubs one node's log while it is open.  ``run`` returns never."""
+    """Scrubs one node's log while it is open. ``run`` never returns."""
 
     def __init__(self, opened: OpenMember, pages: Pages | None = None) -> None:
         self.bytes = 0
-        """Looked at since the log was opened; ``passes`` over the whole of it, ``found`` damaged places."""
+        """The bytes checked since the log was opened. ``passes`` counts complete passes, ``found`` damaged places."""
         self.passes = 0
         self.found = 0
         self.number = 0
-        """The segment under the scrub, 0 between passes."""
+        """The segment that is being scrubbed; 0 between passes."""
         self.pages = 0
-        """Pages looked at."""
+        """The number of pages checked."""
         self._pages = pages
         self._member = opened.member
         self._log = opened.log
@@ -81,7 +81,7 @@ class Scrub:
             try:
                 await self._segment(done)
             except Damaged:
-                self.found += 1  # the offload has told
+                self.found += 1  # the offload has reported the damage
             except OSError as error:
                 if done in self._log.view.segments():
                     self._member.event("scrub.unreadable", segment=done, why=str(error))
@@ -104,8 +104,8 @@ class Scrub:
         await asyncio.sleep(max(0.0, size / self._member.config.scrub_bytes_per_s - spent))
 
     async def _state(self) -> None:
-        """Reads the ``state`` store. Rot there shows only at the next open, which would lose the values. Until then
-        memory has all of them, and a checkpoint writes them anew."""
+        """Checks the ``state`` store. Without this check decay would show only at the next open, which would lose the
+        values. Until then memory has all of them, and a checkpoint rewrites them."""
         try:
             await self._member.workers.on_keeper(self._log.care.state.check)
         except LogClosed:

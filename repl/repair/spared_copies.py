@@ -1,16 +1,18 @@
-"""The question whether this node's copy can be spared when a person asks for a restore.
+"""Decides whether this node's copy can be spared when a person asks for a restore.
 
-    asked ─► this copy counts for nobody else any more ─► every other voter is asked whether its own is whole
+    a person asks ─► no other node may count on this copy any more ─► every other voter is asked whether its own is
+    whole
         a majority of them says so          the log is given up
         fewer, or they do not answer        refused, ``not-ready``: nothing was changed
 
-Acknowledged entries lie on a majority of the voters. With one copy given up, and a minority of the others not known
-whole, at least one whole copy of them is left. The members without them are too few to elect a master alone. If several
-nodes are asked at once, each one's copy stops counting before it asks. So the last one finds the others, and is
-refused.
+A majority of the voters has the acknowledged entries. If this copy is given up, and a minority of the others is not
+known to be whole, at least one whole copy is left among the others. The members without these entries are too few to
+elect a master alone. If several nodes are asked at once, each node's copy stops counting before that node asks. So the
+last node finds too few whole copies, and is refused.
 
-*Whole* is a copy with all that its node ever acknowledged: under the incarnation that its group lists, at or above its
-vote floor, without known damage, not to be restored itself.  A halted node's copy is: it is why it has halted.
+A copy is *whole* if it has everything that its node ever acknowledged. It must be under the incarnation that its group
+lists, at or above its vote floor, without known damage, and not about to be restored itself. A halted node's copy is
+whole: its copy is the reason why it has halted.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ _Faults = (VlsnLogError, OSError, TimeoutError)
 
 
 async def restore_as_asked(member: Member, restoration: Restoration) -> None:
-    """Gives the node's log up and restores it. Raises ``NotAllowed`` while it leads or restores, ``CopyNeeded``."""
+    """Gives the node's log up and restores it. Raises ``NotAllowed`` while the node is master or restoring,
+    ``CopyNeeded``."""
     _check_restorable(member)
     with restoration.giving_up():
         try:
@@ -41,24 +44,24 @@ async def restore_as_asked(member: Member, restoration: Restoration) -> None:
         except CopyNeeded as error:
             member.event("restore.refused", why=str(error))
             raise
-        _check_restorable(member)  # it may have been elected meanwhile
+        _check_restorable(member)  # the node may have become master meanwhile
         if not restoration.want(WHY):
             raise NotMaster("the node is opening its log; try again soon")
 
 
 def check_whole(opened: OpenMember, restoration: Restoration, mending: Mending) -> None:
-    """Checks that others may count on this node's copy. Raises ``CopyNeeded``."""
+    """Checks that other nodes may count on this node's copy. Raises ``CopyNeeded``."""
     member, log = opened.member, opened.log
     group = log.view.history.group
     said = ""
     if restoration.gives_up:
         said = "is to be restored itself"
     elif not member.recognised or group is None or listed_as(group, member.name, member.incarnation) is None:
-        said = "is not known to be whom its group lists"
+        said = "is not known to be the incarnation that its group lists"
     elif mending.damages:
         said = "has damage"
     elif is_below_floor(log.node_file.record, log_end(member)):
-        said = "lacks what it has acknowledged"
+        said = "is missing entries that it has acknowledged"
     if said:
         raise CopyNeeded(f"{member.name} {said}")
 
@@ -99,7 +102,7 @@ async def _check_spared(member: Member, restoration: Restoration) -> None:
 
 
 def _others(member: Member, restoration: Restoration) -> dict[NodeName, str]:
-    """Returns the other voters and their URLs. For a log that does not open they are the members last known from it, or
+    """Returns the other voters and their URLs. If the log does not open, they are the members last known from it, or
     from the settings."""
     urls = restoration.members if member.log is None else member.members.urls
     names = urls if member.log is None else member.members.electable

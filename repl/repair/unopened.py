@@ -1,11 +1,11 @@
-"""A log that does not open for its damage: mended from any peer, or restored from one.
+"""A log that does not open because of damage: it is mended with any peer's blocks, or restored from a peer.
 
-    mended    with the blocks that were there, where what is left of them, or lies around them, says their term and so
-              their names; else with blocks that peers say are durable
-    restored  once mending has failed ``MENDS_BEFORE_RESTORE`` times and all that the log can have acknowledged is
-              durable elsewhere, or of earlier terms than a durable end there; or a person asks
+    mended    with copies of the lost blocks, if the remaining bytes, or the bytes around them, show the blocks' term
+              and so their names; otherwise with blocks that peers call durable
+    restored  once mending has failed ``MENDS_BEFORE_RESTORE`` times and every entry that this log can have
+              acknowledged is durable at a peer, or older than the term of a durable end there; or if a person asks
 
-Until then the node is DAMAGED, and gives its peers what of its log can be read.
+Until then the node is DAMAGED, and sends its peers the readable parts of its log.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from vlsn.repair.restore import NULL_END, End
 from vlsn.segments.directory import LOCK_NAME
 
 MENDS_BEFORE_RESTORE = 3
-"""Tries to mend it, each ``RETRY_S`` apart."""
+"""The number of tries to mend, each ``RETRY_S`` apart."""
 
 
 class Unopened:
-    """One node's log that does not open, from its last good open to its next."""
+    """One node's log that does not open, from its last successful open to its next."""
 
     def __init__(self, member: Member, restoration: Restoration) -> None:
         self._member = member
@@ -38,7 +38,7 @@ class Unopened:
         self._last: tuple[int, int] | None = None
 
     async def run(self, error: Damaged) -> None:
-        """Tries until the log is mended, or replaced by a peer's: it is to be opened again."""
+        """Tries until the log is mended, or replaced by a peer's. Then the log can be opened again."""
         member, restoration = self._member, self._restoration
         member.set_state("DAMAGED", str(error))
         asked = asyncio.create_task(restoration.asked(), name="restore")
@@ -49,7 +49,9 @@ class Unopened:
                     return
                 if tries >= MENDS_BEFORE_RESTORE and (end := await restoration.lossless()) is not None:
                     durable = end
-                    restoration.want(f"damaged, and all that counts of it, to VLSN {end.vlsn}, is elsewhere: {error}")
+                    restoration.want(
+                        f"damaged, and other members have all that can be durable, to VLSN {end.vlsn}: {error}"
+                    )
                 await asyncio.wait([asked], timeout=RETRY_S)
                 if asked.done():
                     break
@@ -59,7 +61,7 @@ class Unopened:
         await restoration.run(why, durable=durable)
 
     async def _try(self, error: Damaged) -> bool:
-        """Mends what ``error`` speaks of, and says whether the log may be opened again."""
+        """Mends the damage that ``error`` names. Returns whether the log may be opened again."""
         member, number = self._member, parse_segment_name(error.file)
         try:
             if number is None:

@@ -2,11 +2,11 @@
 
     segments   00000007 │ 00000008 │ 00000009          positions count through all of them
     position   0 ───────┼──────────┼────────── total
-    probe      the first whole, visible block from a position on: its place and its first VLSN
+    probe      finds the first whole, visible block from a position on: its position and its first VLSN
 
 1. The VLSNs of visible blocks rise with their positions. So a binary search finds a VLSN in some twenty probes of
    64 KiB, and one probe finds a cut. Segment headers do not help, because a later rollback may change their VLSNs.
-2. A cut is at the begin of a block, and the first VLSN of the block says which VLSNs each piece must hold.  A task that
+2. A cut is at the beginning of a block, and the block's first VLSN says which VLSNs each piece must have.  A task that
    finds different VLSNs raises an error, so a wrong probe never loses an entry.
 """
 
@@ -102,7 +102,7 @@ class Layout:
         return 0 < self.first <= first and last <= self.end
 
     def bytes_of(self, first: int, last: int) -> int:
-        """Returns the approximate number of bytes that these VLSNs take."""
+        """Returns the approximate number of bytes of these VLSNs."""
         return self._end_of(last) - self._start_of(first)
 
     def pieces(self, first: int, last: int, target_bytes: int) -> list[Piece]:
@@ -134,7 +134,7 @@ class Layout:
         low, bound = self._search(first, min(NEAR_BYTES, target_bytes // 8))
         block = self._probe(low + target_bytes) if low + target_bytes < self.total else None
         if block is not None and block.first_vlsn <= first:
-            block = self._probe(bound)  # a block larger than all that was asked for
+            block = self._probe(bound)  # a block larger than all requested bytes
         return min(block.first_vlsn, last + 1) if block is not None and block.first_vlsn > first else last + 1
 
     def holding(self, vlsn: int) -> Piece:
@@ -167,15 +167,15 @@ class Layout:
                 yield Extent(part, begin, end)
 
     def _start_of(self, vlsn: int) -> int:
-        """Finds the begin of a frame at or before the block that holds ``vlsn``."""
+        """Finds the beginning of a frame at or before the block that contains ``vlsn``."""
         if vlsn <= self.first:
             return 0
         return self._search(vlsn)[0]
 
     def _end_of(self, vlsn: int) -> int:
-        """Finds the begin of a frame, or the end of the log, behind the block that holds ``vlsn``."""
+        """Finds the beginning of a frame, or the end of the log, after the block that contains ``vlsn``."""
         if vlsn >= self.end:
-            return self.total  # durable entries that are not known so lie behind it, too: a task passes them
+            return self.total  # the rest also has entries not known to be durable: a task skips them
         return self._search(vlsn)[1]
 
     def _search(self, vlsn: int, near: int = NEAR_BYTES) -> tuple[int, int]:
@@ -225,7 +225,7 @@ class Layout:
 
 def first_block(buf: Buffer, base: int, salt: int) -> tuple[tuple[int, int] | None, int | None]:
     """Finds the first visible block whose frame is whole in ``buf``, which begins at file offset ``base``. Returns the
-    block's offset and first VLSN. If there is no such block, returns the offset behind the other frames, at which to
+    block's offset and first VLSN. If there is no such block, returns the offset after the other frames, from which to
     continue; None if no frame is whole."""
     at = scan.find_frame_after(buf, base, base, salt)
     if at is None:

@@ -22,7 +22,7 @@ from vlsn.limits import KEY_BYTES_MAX, KIB, MIB
 from vlsn.times import time_of
 
 PARTITION_BYTES: Final = 32 * MIB
-"""Bytes of log in a partition, unless fewer keep all cores at work."""
+"""Bytes of log in a partition, unless smaller partitions are needed to keep all cores busy."""
 PARTITION_BYTES_MIN: Final = 64 * KIB
 PARTITION_BYTES_MAX: Final = 1 << 40
 SOURCES_MAX: Final = 64
@@ -47,11 +47,11 @@ class Mode(StrEnum):
     VISIBLE = "visible"
     """The entries that a majority has synced, each once, as every reader of the log sees them."""
     PHYSICAL = "physical"
-    """Every frame of one copy as it lies there: also rolled-back, damaged and not yet durable ones."""
+    """Every frame of one copy as stored: also rolled-back, damaged and not yet durable ones."""
 
 
 class Place(Enum):
-    """A place of the log that is not a VLSN."""
+    """A position of the log that is not a VLSN."""
 
     START = "start"
     END = "end"
@@ -59,8 +59,8 @@ class Place(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """``parse`` raises ``ValueError`` that says which values are right; ``field`` is where it lies among the options of
-    its uses, empty where those make something of it."""
+    """``parse`` raises ``ValueError`` that says which values are right. ``field`` is the name of the option's field in
+    the options of its uses; empty if these derive something from it."""
 
     name: str
     parse: Callable[[str], Any]
@@ -147,7 +147,7 @@ def founding(text: str) -> str:
 
 
 def reset(text: str) -> int | bool:
-    """Parses what is to be forgotten of a sink: the state that a VLSN has set, or that of another query."""
+    """Parses which state of a sink is removed: the state that a VLSN has set, or the state of another query."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     if _DIGITS.match(text) and 1 <= int(text) <= NUMBER_MAX:
@@ -174,7 +174,7 @@ _SIZES: Final = size(PARTITION_BYTES_MIN, PARTITION_BYTES_MAX)
 OPTIONS: Final = {
     option.name.lower(): option
     for option in (
-        Option("path", str, EVERY),  # Spark's own, as it passes .load(…) on
+        Option("path", str, EVERY),  # Spark's own name for the argument of .load(…)
         Option("paths", _listed, EVERY),
         Option("mode", mode, _BATCH, "mode"),
         Option("from", vlsn, READS, "from_vlsn"),
@@ -202,18 +202,18 @@ OPTIONS: Final = {
 
 
 _OF_A_CATALOG: Final = "provider"
-"""A property that Spark's catalogs add for the table that they make."""
+"""A property that Spark's catalogs add to the options of their tables."""
 TABLES: Final = (
     "PySpark gives the options of a table in its catalog to no Python data source, so a table cannot say which log it "
     "is: CREATE TEMPORARY VIEW name USING vlsnlog OPTIONS (path 'URL,URL'), or say it in each query: "
     "FROM name WITH (path = 'URL,URL')"
 )
-"""The hint for a person who makes such a table, or reads one."""
+"""The hint for a user who creates or reads such a table."""
 
 
 def check_names(given: Mapping[str, str]) -> None:
-    """Raises ``BadArgument`` for an option that there is none of, with the one that was probably meant, and for the
-    options of a table in a catalog."""
+    """Raises ``BadArgument`` for an unknown option, with the name that was probably meant, and for the options of a
+    table in a catalog."""
     if _OF_A_CATALOG in map(str.lower, given):
         raise BadArgument(f"CREATE TABLE … USING vlsnlog: {TABLES}")
     for name in sorted(given):
@@ -225,8 +225,8 @@ def check_names(given: Mapping[str, str]) -> None:
 
 
 def parsed(given: Mapping[str, str], use: Use) -> dict[str, Any]:
-    """Parses all options that were passed, by their own names. Raises ``BadArgument`` for one that is unknown, has its
-    place elsewhere, or a value that it cannot have."""
+    """Parses all passed options, by their own names. Raises ``BadArgument`` for an unknown option, an option of another
+    use, or a wrong value."""
     check_names(given)
     values: dict[str, Any] = {}
     for name in sorted(given):
@@ -249,7 +249,7 @@ def fields_of(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sources_of(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the sources that ``load`` named, each once, in their order; commas part them. Raises ``BadArgument``."""
+    """Returns the sources of ``load``, separated by commas, each once, in their order. Raises ``BadArgument``."""
     texts = [values["path"]] if "path" in values else []
     texts += values.get("paths", ())
     found = tuple(dict.fromkeys(part.strip() for text in texts for part in text.split(",") if part.strip()))
@@ -262,8 +262,8 @@ def sources_of(values: Mapping[str, Any]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """How sources are asked: for the log with this group identity (empty: any), and nodes that do not answer for so
-    many seconds (0: the default)."""
+    """How sources are read: ``group`` is the required identity (empty: any); a node that does not answer fails after
+    ``give_up_s`` seconds (0: the default)."""
 
     group: str = ""
     give_up_s: float = 0.0
@@ -296,7 +296,7 @@ Read = TypeVar("Read", bound=ReadOptions)
 
 
 def read_options(given: Mapping[str, str], use: Use) -> ReadOptions:
-    """Parses the options of a read. Raises ``BadArgument``, before any source is looked at."""
+    """Parses the options of a read. Raises ``BadArgument``, before any source is opened."""
     return options_of(ReadOptions, given, use)
 
 

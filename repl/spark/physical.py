@@ -1,9 +1,9 @@
-"""A segment's entries as Arrow record batches, a row an entry, without a Python step an entry or a block.
+"""A segment's entries as Arrow record batches, a row an entry, without a Python step for each entry or block.
 
-``durable`` says of an entry that a majority is known to have synced it: it lies at or below the source's DTVLSN, and
-was not given up.  No entry between those two is ever rolled back, so a row that says so says it for ever. Damaged
-frames come last, a row each: its place, its VLSN if the header is whole, and no value.  A segment that its sidecar's
-checksum proves whole is not looked at frame by frame.
+``durable`` means that a majority is known to have synced the entry: it is at or below the source's DTVLSN, and was not
+rolled back.  Such an entry is never rolled back, so a row with ``durable`` stays true for ever. Damaged frames come
+last, a row each: their position, their VLSN if the header is whole, and no value.  If the checksum of a sidecar proves
+a segment whole, its frames are not checked one by one.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ SCHEMA: Final = pa.schema(
     ]
 )
 BATCH_BYTES: Final = 4 << 20
-"""Bytes of the segment in a batch, which holds at least one block."""
+"""Bytes of the segment in a batch; a batch has at least one block."""
 _KINDS: Final = pa.array([kind.name for kind in EntryKind])
 
 
 def log_batches(source: Source, parts: Sequence[Part] | None = None, node: str = "", durable: int = 0) -> Iterator[Any]:
-    """Yields some parts of a source, or all; ``node`` is its name, ``durable`` its DTVLSN. A segment is in memory at a
-    time, in one buffer: memory that is new costs more than all else that is done to it. Raises ``Unreadable``."""
+    """Yields some parts of a source, or all; ``node`` is its name, ``durable`` its DTVLSN. One segment at a time is in
+    memory, in one buffer that is reused: new memory costs more than all other steps. Raises ``Unreadable``."""
     if parts is None:
         survey = source.survey(0)
         parts, node, durable = survey.parts, survey.node, survey.dtvlsn
@@ -69,8 +69,8 @@ def log_batches(source: Source, parts: Sequence[Part] | None = None, node: str =
 def segment_batches(
     buf: Buffer, part: Part, node: str, *, durable: int, sidecar: bytes | None = None, batch_bytes: int = BATCH_BYTES
 ) -> Iterator[Any]:
-    """Yields batches of a segment; ``buf`` is its file from the first byte to ``part.end``. The batches hold nothing of
-    it."""
+    """Yields batches of a segment; ``buf`` is its file from the first byte to ``part.end``. The batches keep no
+    reference to it."""
     placed, bad = _placed(buf, part, sidecar)
     low = 0
     while low < len(placed.offsets):
@@ -86,7 +86,7 @@ def segment_batches(
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """Frames of blocks whose bytes are as they were written, by column; ``lengths`` are their payloads'."""
+    """Frames of intact blocks, by column; ``lengths`` are the lengths of their payloads."""
 
     offsets: scan.Offsets
     lengths: NDArray[np.int64]
@@ -97,7 +97,7 @@ class _Placed:
 
 
 def _placed(buf: Buffer, part: Part, sidecar: bytes | None) -> tuple[_Placed, set[int]]:
-    """Returns the blocks that are whole, and where something is not."""
+    """Returns the intact blocks, and the offsets of damaged frames."""
     frames = proven_frames(buf, part, sidecar) if sidecar is not None else None
     if frames is not None:
         frames = frames.only(frames.headers["kind"] == FrameKind.BLOCK)
@@ -111,8 +111,8 @@ def _placed(buf: Buffer, part: Part, sidecar: bytes | None) -> tuple[_Placed, se
 
 
 def proven_frames(buf: Buffer, part: Part, data: bytes) -> scan.Walk | None:
-    """Finds the frames of a segment that its sidecar's one checksum proves as they were written. None where it does
-    not, or speaks of another segment: that is for the audit to name."""
+    """Finds the frames of a segment if the one checksum in its sidecar proves the segment unchanged. Otherwise, or if
+    the sidecar is of another segment, returns None; the audit reports such a sidecar."""
     try:
         sidecar = Sidecar.decode(data)
     except BadBody:
@@ -127,8 +127,8 @@ def proven_frames(buf: Buffer, part: Part, data: bytes) -> scan.Walk | None:
 
 
 def _window(buf: Buffer, some: _Placed, bad: set[int]) -> tuple[_Placed, Rows] | None:
-    """Returns the blocks of these that can be decoded, and their rows. ``bad`` gets the others. None where there is
-    none."""
+    """Returns the blocks that can be decoded, and their rows, or None without any. Adds the offsets of the others to
+    ``bad``."""
     headers = scan.block_headers(buf, 0, some.offsets)
     right = heads_good(headers) & (headers["body_bytes"].astype(np.int64) + BLOCK_BYTES == some.lengths)
     if right.all():
@@ -185,6 +185,6 @@ def _damaged(buf: Buffer, offsets: list[int], part: Part, node: str) -> Any:
             header = decode_header(memoryview(buf), offset + FRAME_BYTES)
             row |= {"vlsn": header.first_vlsn, "term": header.term, "time": header.clock_us}
         except BadBody:
-            pass  # nothing of it is to be trusted
+            pass  # its header cannot be trusted
         rows.append(row)
     return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)

@@ -1,4 +1,4 @@
-"""Sources by their text: a node's URL, a directory, or a directory behind any URL of fsspec."""
+"""Sources by their text: a node's URL, a directory, or any URL of fsspec to a directory."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def is_url(text: str) -> bool:
 
 
 def placed(options: Options) -> Options:
-    """Returns the options with absolute paths: a task has a working directory of its own."""
+    """Returns the options with absolute paths, since a task has another working directory."""
     return replace(options, sources=tuple(text if "://" in text else os.path.abspath(text) for text in options.sources))
 
 
 def source_of(text: str, asked: Asked = AS_USUAL) -> Source:
-    """Returns the source that ``text`` names, and that is ``asked`` so. Raises ``BadArgument``, and ``Unreadable`` for
-    a scheme that nothing installed here reads."""
+    """Returns the source that ``text`` names, read as ``asked`` says. Raises ``BadArgument``, and ``Unreadable`` for a
+    URL scheme that no installed package reads."""
     if "://" in text and not is_url(text):
         from repl.spark.remote import RemoteDirectory
 

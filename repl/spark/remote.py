@@ -1,7 +1,7 @@
-"""A node's directory behind any URL that fsspec reads: ``s3://…``, ``gs://…``, ``file://…``, ``zip://…``.
+"""A node's directory at any URL that fsspec reads: ``s3://…``, ``gs://…``, ``file://…``, ``zip://…``.
 
-A copy, a backup, or a mounted volume: nobody runs in it, as far as this can tell.  Segments are read by ranges; the
-state store, some KiB, is fetched to a temporary directory, since LMDB opens files alone.
+It is a copy, a backup, or a mounted volume, in which no node is expected to run.  Segments are read by ranges. The
+state store, some KiB, is fetched to a temporary directory, since LMDB opens local files only.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def opened(url: str) -> tuple[Any, str]:
         raise BadArgument(f"{url}: {error}") from None
     except ValueError as error:
         raise BadArgument(f"{url}: {error}; a source is http:// URLs, a directory, or a URL of fsspec") from None
-    except Exception as error:  # of any file system there is
+    except Exception as error:  # each file system has its own types
         raise Unreadable(f"{url}: {_said(error)}") from error
     return files, str(path).rstrip("/")
 
 
 class RemoteDisk:
-    """The part of a disk that reading a directory takes. Every failure is an ``OSError``."""
+    """The part of a disk that reading a directory needs. Every failure is an ``OSError``."""
 
     def __init__(self, url: str) -> None:
         self._files, _ = opened(url)
@@ -91,7 +91,7 @@ class RemoteFile:
         return len(data)
 
     def close(self) -> None:
-        pass  # a range at a time; nothing is held open
+        pass  # each range is a request of its own; nothing is open
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class RemoteDirectory(DirectorySource):
 
     @classmethod
     def of(cls, url: str) -> RemoteDirectory:
-        """Raises ``BadArgument``, ``Unreadable``."""
+        """Opens the directory at ``url``. Raises ``BadArgument``, ``Unreadable``."""
         _, path = opened(url)
         return cls(path, url)
 
@@ -112,13 +112,13 @@ class RemoteDirectory(DirectorySource):
         return RemoteDisk(self.text)  # type: ignore[return-value]
 
     def mappings(self, first: int = 0, last: int = U64_MAX) -> Mappings:
-        return Mappings()  # LMDB opens files alone
+        return Mappings()  # LMDB opens local files only
 
     def modified_us(self, part: Part) -> int:
-        return 0  # stores differ in what they say
+        return 0  # each store has its own kind of time
 
     def sizes(self) -> Sizes:
-        return Sizes()  # a store tells no blocks on a disk
+        return Sizes()  # a store does not report blocks on a disk
 
     def stated(self, *, live: bool) -> Stated:
         disk = self.disk()
@@ -153,7 +153,7 @@ class RemoteDirectory(DirectorySource):
 
 
 def _asked(call: Any, *args: Any, **named: Any) -> Any:
-    """Calls a file system, whose failures are ``OSError``s then, whatever it raises."""
+    """Calls a file system; turns whatever it raises into ``OSError``."""
     try:
         return call(*args, **named)
     except OSError:

@@ -1,7 +1,7 @@
 """The visible blocks of a piece of one copy, checked, by column, with no VLSN left out.
 
-A frame's checksum, or its segment's in the sidecar, covers every byte; headers are held to their own, offsets must
-rise, and a block must begin where the one before it ended.  Overmarked blocks are skipped, and so are records, damaged
+A frame's checksum, or its segment's in the sidecar, covers every byte. Headers must match their own checksums, offsets
+must rise, and a block must begin where the last one ended.  Overmarked blocks are skipped, and so are records, damaged
 or not. The only error is a missing VLSN, raised at that VLSN, after all entries before it were read.
 """
 
@@ -27,12 +27,12 @@ from vlsn.limits import MIB
 from vlsn.seams import Buffer
 
 WINDOW_BYTES: Final = 4 * MIB
-"""Bytes of a segment whose entries are taken by column at once, at least one block."""
+"""Bytes of a segment whose entries are read by column at once; at least one block."""
 
 
 def read_piece(source: Source, piece: Piece) -> Iterator[tuple[Rows, int]]:
-    """Yields the blocks that hold the piece's VLSNs, in order, each time with the VLSN behind them. Their bytes are
-    used again for the next segment. Raises ``Damaged``, and what the source raises."""
+    """Yields the blocks of the piece's VLSNs, in order, each with the VLSN after it. The buffer of their bytes is
+    reused for the next segment. Raises ``Damaged``, and the errors of the source."""
     at = piece.first
     into = bytearray(max((extent.end - extent.start for extent in piece.extents), default=0))
     for extent in piece.extents:
@@ -68,7 +68,7 @@ def read_piece(source: Source, piece: Piece) -> Iterator[tuple[Rows, int]]:
 
 
 def _rows(buf: Buffer, places: I64, heads: NDArray[np.void]) -> Rows:
-    """Returns the rows of blocks that begin at ``places`` of ``buf``, over their own bytes alone."""
+    """Returns the rows of blocks that begin at ``places`` of ``buf``, over the bytes of these blocks only."""
     base = int(places[0])
     end = int(places[-1]) + padded(BLOCK_BYTES + int(heads["body_bytes"][-1]))
     return Rows(memoryview(buf)[base:end], places - base, heads)
@@ -94,7 +94,7 @@ def _block_offsets(buf: Buffer, extent: Extent, source: Source) -> I64:
 
 
 def _fitting(buf: Buffer, base: int, found: scan.Walk) -> I64:
-    """Keeps the visible blocks that fill their frames."""
+    """Selects the visible blocks that fill their frames."""
     blocks = found.visible()
     heads = scan.block_headers(buf, base, blocks.offsets)
     fits = blocks.headers["length"].astype(np.int64) == heads["body_bytes"].astype(np.int64) + BLOCK_BYTES

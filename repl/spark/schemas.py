@@ -1,4 +1,4 @@
-"""Schemas of the two modes, and what may be asked for with ``.schema(…)``."""
+"""Schemas of the two modes, and the columns that ``.schema(…)`` may select."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCHEMAS: Final = {Mode.VISIBLE: VISIBLE, Mode.PHYSICAL: PHYSICAL}
 
 
 def check_schema(schema: StructType, mode: Mode) -> tuple[str, ...]:
-    """Returns the columns asked for, in their order: some of the mode's, each once, of its type. Raises
+    """Returns the requested columns in their order. They must be columns of the mode, each once, with its type. Raises
     ``BadArgument``."""
     known = SCHEMAS[mode]
     names: list[str] = list(schema.names)

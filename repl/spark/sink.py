@@ -1,8 +1,8 @@
-"""The sink: rows into the log, a micro-batch once, through changes of the master, of the driver and of executors.
+"""The sink: logs each micro-batch once, through changes of the master, of the driver and of executors.
 
     task ─► commit message: its rows as Arrow, LZ4 ─► driver ─► parts, each one transaction with the sink's state
 
-Tasks write nothing: which of their attempts counts, Spark decides at the commit.  The rows lie in the order of the
+Tasks write nothing, since Spark decides at the commit which of their attempts counts.  The rows are in the order of the
 partitions and, in each, of its rows.  ``batchBytesMax`` limits the bytes that the driver holds at once.
 """
 
@@ -30,9 +30,9 @@ from vlsn.errors import BadArgument, TooLarge
 from vlsn.limits import ENTRY_BYTES_MAX, KEY_BYTES_MAX
 
 QUERY_ID: Final = "sql.streaming.queryId"
-"""The task's property by which Spark names the checkpoint."""
+"""The task's property with Spark's id of the query, which is stored in the checkpoint."""
 CALL_S: Final = 30.0
-"""Seconds for which one call of the log is tried again, before the whole batch is looked at anew."""
+"""Seconds for which one call to the log is repeated, before the state of the whole batch is read again."""
 
 
 @dataclass
@@ -93,7 +93,7 @@ def rows_of(batches: Iterator[Any], options: SinkOptions) -> Rows:
 
 
 def check_size(size: int, options: SinkOptions) -> None:
-    """Raises ``TooLarge`` past what the driver may hold."""
+    """Raises ``TooLarge`` if the batch is over the driver's limit."""
     if size > options.batch_bytes_max:
         raise TooLarge(
             f"a batch of {size} bytes or more; batchBytesMax is {options.batch_bytes_max}. The driver holds a batch "
@@ -113,7 +113,7 @@ def _check_longest(column: Any, name: str, most: int) -> None:
 
 
 def batch_rows(messages: Sequence[Rows | None], options: SinkOptions) -> BatchRows:
-    """Takes the rows out of the messages, in the order of the partitions. Raises ``TooLarge``."""
+    """Returns the rows of the messages, in the order of the partitions. Raises ``TooLarge``."""
     told = [message for message in messages if message is not None]
     check_size(sum(message.size for message in told), options)
     chunks: list[Chunk] = []
@@ -138,7 +138,7 @@ def _column(column: Any) -> tuple[Any, Any]:
 
 
 class _Sink:
-    """The tasks' side of both sinks, and the rows at the driver."""
+    """The tasks' part of both sinks, and the rows at the driver."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -148,7 +148,7 @@ class _Sink:
         return rows_of(iterator, self._options)
 
     def _rows(self, messages: list[WriterCommitMessage | None]) -> BatchRows:
-        """Takes the rows, and lets go of the messages: the driver has room for one of the two."""
+        """Returns the rows and drops the messages: the driver has memory for one of the two."""
         rows = batch_rows(messages, self._options)
         messages.clear()
         return rows
@@ -166,7 +166,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):  # type: ignore[misc]
         asyncio.run(_written(self._options, Batch(self._options.sink, query, batchId, rows.count), rows))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Does nothing: nothing of it is in the log, or it is repeated."""
+        """Does nothing: the log has nothing of it, or Spark repeats it."""
 
 
 class BatchSink(_Sink, DataSourceArrowWriter):  # type: ignore[misc]
@@ -179,7 +179,7 @@ class BatchSink(_Sink, DataSourceArrowWriter):  # type: ignore[misc]
         asyncio.run(_written(options, batch, rows))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Does nothing: tasks write nothing, and what a commit has logged stays."""
+        """Does nothing: tasks write nothing, and the log keeps what a commit has logged."""
 
 
 async def _written(options: SinkOptions, batch: Batch | None, rows: BatchRows) -> Written:

@@ -1,15 +1,15 @@
-"""A stream: entries that become durable, a micro-batch at a time, each entry once; ``stream_copies``: of directories.
+"""A stream: new durable entries, a micro-batch at a time, each entry once; ``stream_copies`` streams directories.
 
     offset {"vlsn": 412, "term": 3, "group": "9f1c04aa52b0e371-1"}
                   everything below VLSN 412 of that group was read, and the entry before it was of term 3
 
-Term and group go out with every question: nodes whose log does not hold that entry, because a person gave durable
-entries up, or which are of another group, say so, and nothing is read past the place.  Offsets of earlier versions name
-no group.  Where the log was cleaned beyond an offset, the query ends, or goes on at the first entry left
+Every request names term and group.  A node refuses if it is of another group, or if its log has another entry there,
+because an operator discarded durable entries; then nothing after the offset is read.  Offsets of earlier versions name
+no group.  If the log was cleaned beyond an offset, the query ends, or continues at the first remaining entry
 (``failOnTrim``). Then ``skipped`` in the offset counts the VLSNs that were left out.
 
-The driver asks where the log may be cut (``Client.spans``) and reads nothing.  A task reads its run from any node, and
-goes on at another one where that fails.
+The driver asks where the log may be cut (``Client.spans``) and reads no entries.  A task reads its run from any node;
+if that node fails, it continues at another one.
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ from vlsn.limits import MIB
 T = TypeVar("T")
 
 PARTITIONS: Final = 8
-"""Partitions of a micro-batch, unless ``partitionBytes`` makes it more …"""
+"""Partitions of a micro-batch, unless ``partitionBytes`` requires more …"""
 PARTITION_BYTES_MIN: Final = MIB
 """… or they would be smaller than this."""
 PARTITIONS_MAX: Final = 256
 ASK_S: Final = 60.0
-"""Seconds for which a question goes from node to node before the query fails, and Spark starts the task again, unless
-``giveUpSeconds`` says it."""
+"""Seconds for which a request is repeated from node to node before the query fails, and Spark starts the task again;
+``giveUpSeconds`` overrides it."""
 OWN_SHARE: Final = 0.75
-"""Share of that time after which the client gives up by itself: it says why, where nodes answered at all."""
+"""Share of that time after which the client itself fails: its error gives the reason, if any node answered."""
 
 Offset = dict[str, Any]
-"""``vlsn``, ``term``, ``skipped`` where that is not 0, and ``group`` where that is known."""
+"""``vlsn``, ``term``, ``skipped`` unless 0, and ``group`` if known."""
 
 
 @dataclass
 class RunPartition(InputPartition):  # type: ignore[misc]
-    """VLSN ``first`` to ``last``, inclusive; ``term`` is that of the entry before ``first``, 0 where none is known, and
-    ``group`` whose log is meant."""
+    """VLSN ``first`` to ``last``, inclusive. ``term`` is that of the entry before ``first``, 0 if unknown; ``group`` is
+    the group of the log."""
 
     first: int
     last: int
@@ -69,7 +69,7 @@ class RunPartition(InputPartition):  # type: ignore[misc]
 
 
 class Followed(Protocol):
-    """The log as the driver asks for it: a group's nodes, or copies of their directories."""
+    """The log as the driver reads it: a group's nodes, or copies of their directories."""
 
     def vlsn_at(self, time_us: int) -> int: ...
 
@@ -85,7 +85,7 @@ class Followed(Protocol):
         entries_each: int = NUMBER_MAX,
         after_term: int | None = None,
     ) -> Spans:
-        """Cuts as ``Client.spans``. Raises ``Trimmed``, ``NotInLog``."""
+        """Divides the log like ``Client.spans``. Raises ``Trimmed``, ``NotInLog``."""
         ...
 
 
@@ -96,10 +96,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         self._options = options
         self._names = names
         self._until = NUMBER_MAX
-        """The VLSN behind the last one of a query that ends by itself (``Trigger.AvailableNow``)."""
+        """The VLSN after the last one of a query that ends by itself (``Trigger.AvailableNow``)."""
         self._latest: Offset | None = None
         self._known: str | None = None
-        """The group of the sources, empty where they do not say it; None before they were asked."""
+        """The group of the sources; empty if they do not report it, None before the first request."""
 
     @one_line
     def initialOffset(self) -> Offset:  # noqa: N802
@@ -172,7 +172,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
             except Trimmed as error:
                 begin, term = self._left(begin, error), 0
                 continue
-            if not cut.spans:  # the node that was asked is behind: a task waits for another one
+            if not cut.spans:  # this node lags: a task waits for another one
                 self._check_reached(group, end)
                 found.append(RunPartition(begin, last, term, group))
                 break
@@ -210,7 +210,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         return self._client(group)
 
     def _spans(self, group: str) -> Callable[..., Spans]:
-        """Returns ``Followed.spans`` of a node that is as new as the options ask."""
+        """Returns ``Followed.spans`` of a node that is as current as the options require."""
         options = self._options
         asked = {"at_least": options.at_least or None, "lag_max_s": options.lag_max_s}
         return partial(self._log(group).spans, **{name: value for name, value in asked.items() if value is not None})
@@ -220,7 +220,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         return client_of(",".join(self._options.sources), Asked(group, asked.give_up_s or ASK_S))
 
     def _group(self) -> str:
-        """Returns the group of the sources, as they said it when this reader first asked; empty where they do not know.
+        """Returns the group that the sources reported to this reader's first request; empty if they do not report it.
         Raises ``WrongGroup``, ``BadArgument`` for sources of several groups, ``Unreadable``."""
         if self._known is None:
             self._known = self._asked_group()
@@ -231,7 +231,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         return group_of_nodes(self._options.sources, asked.group, asked.give_up_s or ASK_S)
 
     def _group_of(self, offset: Offset) -> str:
-        """Returns the group that ``offset`` is of, which the sources must be of, too. Raises as ``_group``."""
+        """Returns the group of ``offset``; the sources must be of the same group. Raises as ``_group``."""
         named, own = offset.get("group", ""), self._group()
         if named and own not in ("", named):
             raise WrongGroup(
@@ -242,8 +242,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         return named or own
 
     def _check_reached(self, group: str, at: Offset) -> None:
-        """Raises ``NotInLog`` where the log ends before the entry that ``at`` says was read. The node that was asked
-        may lag: a majority has to confirm it."""
+        """Raises ``NotInLog`` if the log ends before the entry that was read by ``at``. This node may lag, so a
+        majority has to confirm it."""
         read = at["vlsn"] - 1
         if not at["term"]:
             return  # none was read
@@ -259,7 +259,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
             )
 
     def _left(self, vlsn: int, error: Trimmed) -> int:
-        """Returns where the log begins by now, and reports it. Raises ``Trimmed`` unless it may be left out."""
+        """Returns the log's present first VLSN, and reports it. Raises ``Trimmed`` unless ``failOnTrim`` is false."""
         gone = f"VLSN {vlsn} was cleaned away before this stream has read it; the log begins at VLSN {error.first}"
         if self._options.fail_on_trim:
             raise Trimmed(
@@ -273,8 +273,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
 
 class RefusedReader(DataSourceStreamReader):  # type: ignore[misc]
-    """A reader of a bad request, which raises at Spark's first question. PySpark 4.3 would hide an error that
-    ``streamReader`` raises itself behind one of its own."""
+    """A reader of a bad request, which raises at Spark's first call. PySpark 4.3 would hide an error that
+    ``streamReader`` raises itself behind an error of its own."""
 
     def __init__(self, error: VlsnLogError) -> None:
         self._error = error
@@ -304,7 +304,7 @@ def _offset(vlsn: int, term: int, skipped: int = 0, group: str = "") -> Offset:
 
 
 class Asking(SyncClient[Any]):
-    """A client whose calls end after ``asked.give_up_s``, and are meant for one group alone where that is named."""
+    """A client whose calls fail after ``asked.give_up_s``, and which requests one group only, if that is named."""
 
     def __init__(self, urls: str, asked: Asked) -> None:
         self._asked, self._urls = asked, urls

@@ -1,16 +1,16 @@
-"""A stream of directories: of stopped and running nodes, copies, buckets, with URLs among them, all of them one log.
+"""A stream of directories: stopped and running nodes, copies, buckets, and URLs, all of one log.
 
     survey  ─►  entry before the offset: its term there  ─►  where the micro-batch ends  ─►  pieces  ─►  tasks
 
 Offsets are those of a stream of nodes.  A directory does not report changes, so the driver surveys the sources for each
-question, for at most a fifth of the time. It compares the survey with the offset:
+request, for at most a fifth of the time. It compares the survey with the offset:
 
-    a copy knows the entry before it durable, of that term     goes on
-    it has it, of another term                                 ``NotInLog``: not the log that was read
-    none reaches it                                            waits if a node runs there, else ``NotInLog``
-    all begin behind the offset                                ``Trimmed``, or is left out and counted (``failOnTrim``)
+    a copy has the entry before it, durable, of that term      continues
+    a copy has that entry, of another term                     ``NotInLog``: not the log that was read
+    no copy reaches it                                         waits if a node runs there, else ``NotInLog``
+    all copies begin after the offset                          ``Trimmed``, or left out and counted (``failOnTrim``)
 
-Only what a copy knows itself to be durable is read, so nothing that a rollback takes back was ever given.
+Only entries that a copy itself knows to be durable are read, so the stream never has an entry that is rolled back.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from vlsn.ids import NUMBER_MAX
 R = TypeVar("R")
 
 SURVEY_S: Final = 1.0
-"""Seconds for which a survey is good …"""
+"""Seconds for which a survey is used …"""
 SURVEY_TIMES: Final = 4
-"""… or so many times as long as it took, where that is more: a bucket is listed slowly."""
+"""… or this multiple of its own duration, if that is longer: a bucket is listed slowly."""
 
 
 class CopiesLog:
-    """The sources as one log, as the driver of a stream asks for it."""
+    """The sources as one log, for the driver of a stream."""
 
     def __init__(self, texts: Sequence[str], asked: Asked) -> None:
         self._texts = tuple(texts)
@@ -57,13 +57,13 @@ class CopiesLog:
         self._found: Copies | None = None
         self._good_until = 0.0
         self._checked: set[tuple[int, int]] = set()
-        """VLSNs whose terms were looked at in these copies."""
+        """VLSNs and terms that were already compared with these copies."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CopiesLog, (self._texts, self._asked)  # to a task, which has a clock of its own
 
     def copies(self, *, reaching: int = 0) -> Copies:
-        """Surveys the sources, where the last survey is old, or none of them had VLSN ``reaching``. Raises
+        """Surveys the sources again if the last survey is old or no source had VLSN ``reaching``. Raises
         ``Unreadable``, ``Restoring``, ``BadArgument`` for copies of several groups, ``WrongGroup`` for another one."""
         if self._found is None or time.monotonic() >= self._good_until or self._found.end < reaching:
             begun = time.monotonic()
@@ -73,15 +73,15 @@ class CopiesLog:
         return self._found
 
     def asked(self, work: Callable[[], R]) -> R:
-        """Returns what ``work`` does, done ``again`` with another survey where something cannot be read."""
+        """Returns the result of ``work``, which is done ``again`` with a new survey if something cannot be read."""
         return again(work, self.forget)
 
     def forget(self) -> None:
-        """Has the next question survey the sources anew."""
+        """Makes the next request survey the sources anew."""
         self._found = None
 
     def group(self) -> str:
-        """Returns the group that the sources are of, empty where none of them says it. Raises as ``copies``."""
+        """Returns the group of the sources; empty if no source has it. Raises as ``copies``."""
         return self.asked(lambda: self.copies().group)
 
     def first_vlsn(self) -> int:
@@ -100,8 +100,8 @@ class CopiesLog:
         entries_each: int = NUMBER_MAX,
         after_term: int | None = None,
     ) -> Spans:
-        """Cuts one span, of which no more is known than where it ends. Raises ``Trimmed``, ``NotInLog``, ``Damaged``
-        for a VLSN that no source has."""
+        """Returns one span, of which only the end is known. Raises ``Trimmed``, ``NotInLog``, ``Damaged`` for a VLSN
+        that no source has."""
         return self.asked(lambda: self._span(from_vlsn, to_vlsn, bytes_each, entries_each, after_term or 0))
 
     def _span(self, from_vlsn: int, to_vlsn: int, bytes_each: int, entries_each: int, term: int) -> Spans:
@@ -118,8 +118,8 @@ class CopiesLog:
         return Spans(copies.first, copies.end, (Span(behind, term_at(layout, behind - 1), 0),))
 
     def check(self, copies: Copies, vlsn: int, term: int) -> None:
-        """Raises ``NotInLog`` unless the entry at ``vlsn``, which a stream has read, is or may come to be in the copies
-        with that ``term`` (0: not known), or was cleaned away."""
+        """Checks the entry at ``vlsn`` that a stream has read with ``term`` (0: unknown). Raises ``NotInLog`` unless
+        the copies have it, may still receive it, or have cleaned it."""
         if term and (vlsn, term) not in self._checked:
             check_read(copies, len(self._texts), vlsn, term)
             self._checked.add((vlsn, term))
@@ -194,7 +194,7 @@ class CopiesStreamReader(LogStreamReader):
                 self._copies.forget()
 
     def _reaching(self, last: int) -> Copies:
-        """Surveys the sources until one has ``last``, the end of a micro-batch; running nodes get time to reach it.
+        """Surveys the sources until one has ``last``, the end of a micro-batch; running nodes have time to reach it.
         Raises ``Lagging``, ``NotInLog``."""
         tries = Retrying(
             retry=retry_if_result(lambda copies: copies.end < last),
@@ -217,7 +217,7 @@ class CopiesStreamReader(LogStreamReader):
 
 
 def check_read(copies: Copies, sources: int, vlsn: int, term: int) -> None:
-    """Holds an entry that was read against the copies that answered, of so many ``sources``. Raises ``NotInLog``."""
+    """Compares an entry that was read with the answering copies of ``sources`` sources. Raises ``NotInLog``."""
     layouts = copies.layouts.values()
     may_come = len(layouts) < sources or any(layout.survey.live for layout in layouts)
     held, other = False, None
@@ -227,7 +227,7 @@ def check_read(copies: Copies, sources: int, vlsn: int, term: int) -> None:
         try:
             found = term_at(layout, vlsn)
         except Damaged:
-            held = True  # a task that needs it names it
+            held = True  # assumed: a task that needs the entry reports the error
             continue
         held |= found == term
         if found != term and (other is None or vlsn <= layout.end):
@@ -253,7 +253,7 @@ def check_read(copies: Copies, sources: int, vlsn: int, term: int) -> None:
 
 
 def term_at(layout: Layout, vlsn: int) -> int:
-    """Reads the term of a visible entry of one copy. Raises ``Damaged`` where it cannot be read."""
+    """Reads the term of a visible entry of one copy. Raises ``Damaged`` if it cannot be read."""
     for rows, behind in read_piece(layout.source, layout.holding(vlsn)):
         if behind > vlsn:
             firsts = rows.headers["first_vlsn"]

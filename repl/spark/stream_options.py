@@ -1,4 +1,4 @@
-"""Options of a stream and of writes, checked; their names and places are in ``options``.  Pure."""
+"""Options of a stream and of writes, checked; their names and uses are in ``options``.  Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BYTES_PER_TRIGGER: Final = 128 * MIB
 """Bytes of log that a micro-batch reads by default. Without a limit the first one would be the whole log, and Spark
 never makes a planned range smaller."""
 BATCH_BYTES: Final = 256 * MIB
-"""Bytes of rows that the driver takes of one batch."""
+"""The most bytes of rows that the driver accepts for one batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +29,8 @@ class StreamOptions(ReadOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """Options of ``df.write`` and ``writeStream``. ``sink`` is empty where a batch write names none, and ``run`` for
-    one that may be written twice."""
+    """Options of ``df.write`` and ``writeStream``. ``sink`` is empty for a batch write without a name, and ``run`` for
+    a write that may be repeated."""
 
     urls: tuple[str, ...]
     group: str = ""

@@ -1,7 +1,7 @@
-"""The VLSN of a time in one copy: the first at which the highest block time so far is at or past it.
+"""The VLSN of a time in one copy: the first VLSN up to which the highest block time is at or past that time.
 
-A node answers from its index.  A directory's blocks are looked at in order: clocks of masters may fall, so halving
-would be wrong. A stopped node's stored index says which segments to look into. Any other copy is read up to that time,
+A node answers from its index.  A directory's blocks are read in order: clocks of masters may fall, so a binary search
+would be wrong. A stopped node's stored index shows which segments to read. Any other copy is read up to that time,
 once, when the read is planned.
 """
 
@@ -22,9 +22,9 @@ from vlsn.real.disk import PosixDisk
 from vlsn.real.lmdb_store import LmdbStores
 
 ASK_S = 10.0
-"""Seconds for which a node is asked, unless the source says it."""
+"""Seconds for which a node may take to answer, unless the source has its own limit."""
 LOOK_BYTES = 32 * MIB
-"""Bytes of a copy that are looked at together."""
+"""Bytes of a copy that are read together."""
 
 
 def vlsn_at(layout: Layout, time_us: int) -> int:
@@ -40,7 +40,7 @@ def vlsn_at(layout: Layout, time_us: int) -> int:
         try:
             return min(int(StoppedLog(PosixDisk(), LmdbStores(), source.path).at_time(time_us)), layout.end + 1)
         except LogInUse:
-            pass  # its stores are the node's; its segments are anybody's to read
+            pass  # only the node may open its stores; its segments can be read
     return _looked_for(layout, time_us)
 
 

@@ -6,6 +6,7 @@ are damage, as ever: a version counts only where its checksum does.
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import socket
@@ -15,15 +16,21 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 
+import msgspec
 import pytest
 
+from repl.audit.report import REPORT_VERSION
+from repl.cdc.position_file import VERSIONS, PositionFile, StoredPosition
 from tests.e2e.commands import VLSNLOG, Ended, run_all
 from vlsn import Log, LogOptions
-from vlsn.errors import WrongVersion
+from vlsn.errors import Damaged, WrongVersion
 from vlsn.format.checksum import crc
 from vlsn.format.frame import FRAME_BYTES, FrameKind
 from vlsn.index.stored import FIRST_KEY, RECORD_KEY
+from vlsn.index.time_index import META_KEY
+from vlsn.index.time_index import VERSION as TIME_INDEX_VERSION
 from vlsn.levels import LEVELS
 from vlsn.pages.page import PageHeader
 from vlsn.real.disk import PosixDisk
@@ -31,6 +38,8 @@ from vlsn.real.lmdb_store import LmdbStores
 from vlsn.state.state_store import RECORD_KEY as STATE_KEY
 from vlsn.verify.dump import DumpFilter, dump_rows
 
+ROOT = Path(__file__).parents[2]
+_NAME = re.compile(r"_?(REPORT_)?(MAGIC|VERSION|VERSIONS)\Z")
 ENTRIES = 40
 LATER = LEVELS.max + 1
 """A level, and a version of node files and segments, that no binary has yet."""
@@ -188,6 +197,15 @@ def index_bucket(path: Path, right: bool) -> None:
     store.close()
 
 
+def time_index(path: Path, right: bool) -> None:
+    assert right
+    store = LmdbStores().open(str(path / "index"), map_bytes=MAP_BYTES)
+    value = store.get(META_KEY)
+    assert value is not None
+    store.write([(META_KEY, struct.pack("<H", TIME_INDEX_VERSION + 1) + value[2:])])
+    store.close()
+
+
 def marker(path: Path, right: bool) -> None:
     text = b'{"version":2,"first_segment":"in another shape"}'
     (path / "restore.marker").write_bytes((crc(text) ^ (not right)).to_bytes(4, "little") + text)
@@ -229,10 +247,37 @@ FORMATS: dict[str, tuple[Later, str, str, tuple[str, ...]]] = {
     ),
     "index": (index, "index", "version 3", ("node", "verify", "index")),
     "index bucket": (index_bucket, "index", "version 2", ("node", "verify", "index")),
+    "time index": (time_index, "index", "version 2", ("node", "verify")),
     "page": (page, "000000001.page", "version 2", (*EVERY, "page")),
     "restore marker": (marker, "restore.marker", "version 2", EVERY),
 }
 """Ways to make it, the file and the version in the error, and the commands that read that format."""
+MODULES: dict[str, tuple[str, ...] | str] = {
+    "vlsn/format/block.py": ("block",),
+    "vlsn/format/frame.py": ("record",),
+    "vlsn/format/scan.py": ("block", "record"),
+    "vlsn/format/segment.py": ("segment", "last segment"),
+    "vlsn/format/sidecar.py": ("sidecar",),
+    "vlsn/index/bucket.py": ("index bucket",),
+    "vlsn/index/stored.py": ("index",),
+    "vlsn/index/time_index.py": ("time index",),
+    "vlsn/pages/page.py": ("page",),
+    "vlsn/pages/record.py": ("page",),
+    "vlsn/recover/versions.py": ("node file", "segment"),
+    "vlsn/segments/restore_marker.py": ("restore marker",),
+    "vlsn/state/node_file.py": ("node file", "node file, one slot"),
+    "vlsn/state/state_store.py": ("state", "state, shape"),
+    "repl/cdc/position_file.py": "test_a_later_position_file_is_refused_and_stays_as_it_is",
+    "repl/export/manifest.py": "test_a_later_manifest_or_report_is_refused_and_nothing_is_touched",
+    "repl/audit/report.py": "test_a_later_manifest_or_report_is_refused_and_nothing_is_touched",
+    "vlsn/format/batch.py": "a client's message, in no file",
+    "repl/destinations/message_batch.py": "a message to a worker, in no file",
+    "repl/destinations/consume_messages.py": "a message of a worker, in no file",
+    "vlsn/real/lmdb_pages.py": "LMDB's own format, which only LMDB writes",
+    "vlsn/levels.py": "makes the errors of all others",
+}
+"""The modules that lay out bytes with a magic number or a version: their fixtures above, or their test, or why they
+have none."""
 
 
 def commands(made: Made, path: Path) -> dict[str, tuple[str | Path, ...]]:
@@ -246,6 +291,32 @@ def commands(made: Made, path: Path) -> dict[str, tuple[str | Path, ...]]:
         "index": ("index", path),
         "page": ("page", "print", path),
     }
+
+
+def _layouts() -> set[str]:
+    """Finds the modules that define a magic number or a version of bytes, or refuse a later one."""
+    found = set()
+    for path in (each for room in ("vlsn", "feeder", "replica", "repl") for each in (ROOT / room).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target] if _annotated(node) else []
+            names = {each.id for each in targets if isinstance(each, ast.Name)}
+            called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+            if called == "unread" or any(_NAME.match(name) for name in names):
+                found.add(str(path.relative_to(ROOT)))
+    return found
+
+
+def _annotated(node: ast.AST) -> TypeGuard[ast.AnnAssign]:
+    return isinstance(node, ast.AnnAssign)
+
+
+def test_every_layout_that_the_code_has_is_met_in_a_later_version() -> None:
+    """A new format without a fixture fails here."""
+    assert _layouts() == MODULES.keys() - {"vlsn/levels.py"}
+    used = {name for names in MODULES.values() if not isinstance(names, str) for name in names}
+    assert used == FORMATS.keys()
+    tests = {each for each in MODULES.values() if isinstance(each, str) and each.startswith("test_")}
+    assert tests <= globals().keys()
 
 
 @pytest.fixture
@@ -278,6 +349,38 @@ def test_a_later_version_is_refused_and_nothing_is_touched(name: str, made: Made
     for each in readers:
         refused(ended[each], file, version)
     assert contents(copy) == before
+
+
+def test_a_later_position_file_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    """The node runs on with its other consumers: this one is parked."""
+    position = StoredPosition(group="g", name="mirror", next=7)
+    path = tmp_path / "cdc" / "mirror.position"
+    path.parent.mkdir()
+    later = VERSIONS[-1] + 1
+    for right in (True, False):
+        page = bytearray(position.encode())
+        page[8] = later
+        if right:
+            page[-4:] = crc(bytes(page[:-4])).to_bytes(4, "little")
+        path.write_bytes(bytes(page) * 2)
+        with pytest.raises(WrongVersion if right else Damaged, match=f"version {later}" if right else "position"):
+            PositionFile.open(PosixDisk(), str(tmp_path), "mirror")
+        assert contents(tmp_path) == {"cdc/mirror.position": bytes(page) * 2}
+
+
+def test_a_later_manifest_or_report_is_refused_and_nothing_is_touched(made: Made, copy: Path, tmp_path: Path) -> None:
+    target, report = tmp_path / "target", tmp_path / "report.json"
+    exported = ("export", copy, "--to", str(target), "--format", "json")
+    (ended,) = run_all(exported)
+    assert ended.status == 0, ended
+    manifest = max((target / "_manifests").iterdir())
+    manifest.write_text(re.sub(r'"version": *1\b', '"version": 2', manifest.read_text()))
+    report.write_text(msgspec.json.encode({"version": REPORT_VERSION + 1, "checksums": "in another shape"}).decode())
+    before = contents(target), contents(copy)
+    refusals = run_all(exported, ("repair", copy, "--from-audit", report))
+    for ended, version in zip(refusals, ("version 2", f"version {REPORT_VERSION + 1}"), strict=True):
+        assert ended.status == 2 and version in ended.err, ended
+    assert (contents(target), contents(copy)) == before
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name not in ("block", "record")])

@@ -1,1 +1,1 @@
-"""The fakes: the world in one process, from a seed."""
+"""The fakes: disks, network, clocks and threads in one process, from a seed."""

@@ -2,12 +2,12 @@
 
 A wire carries whole messages in their order, each after a drawn delay.
 
-1. Over a blocked way nothing moves.  When the way opens within ``stall_s``, all of it moves on, as TCP does;
-   stuck for longer, the connection is cut: both ends raise ``ChannelClosed``, and nothing of it arrives.
-2. A sender waits while ``window_bytes`` of its wire are not yet taken at the other end.  The report that
-   they were taken goes the way back: where only that is blocked, the window fills, and stalls.
-3. ``close`` goes the way of the messages, behind them: earlier messages are received before it.
-4. A message over the receiver's limit ends the connection in its place.
+1. Over a blocked way nothing moves.  If the way opens within ``stall_s``, all of it arrives, as with TCP.  After a
+   longer block the connection is cut: both ends raise ``ChannelClosed``, and nothing of it arrives.
+2. A sender waits while the other end has not read ``window_bytes`` of its wire.  The report of these reads uses the
+   opposite way: if only that is blocked, the window fills, and stalls.
+3. ``close`` travels after the messages: earlier messages are received before it.
+4. A message over the receiver's limit closes the connection at that message.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SAME_TIME_S = 1e-9
 
 
 class Ways(Protocol):
-    """The questions of a connection to the network that it lies in."""
+    """The part of the network that a connection uses."""
 
     loop: asyncio.AbstractEventLoop
     stall_s: float
@@ -36,7 +36,7 @@ class Ways(Protocol):
         ...
 
     def unsent(self, source: str, target: str, size: int, due: float) -> None:
-        """Drops what was to arrive until ``due``: the link is free for others."""
+        """Drops the bytes that would arrive until ``due``, so that the link is free for others."""
         ...
 
     def blocked(self, source: str, target: str) -> bool: ...
@@ -49,7 +49,7 @@ class Ways(Protocol):
 
 
 class Signal:
-    """Wakes the tasks that wait for it just now."""
+    """Wakes the tasks that wait for it at this moment."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -85,36 +85,36 @@ class Connection:
         return all(wire.over for wire in self.wires)
 
     def cut(self, reason: str) -> None:
-        """Makes both ends raise ``ChannelClosed`` from now on, whatever was under way."""
+        """Makes both ends raise ``ChannelClosed`` from now on, and drops all messages under way."""
         self.reason = self.reason or reason
         for wire in self.wires:
             wire.drop()
 
     def abandon(self, host: str) -> None:
-        """Ends that host without a word: nothing more leaves it, not even a close."""
+        """Ends that host silently: nothing more leaves it, not even a close."""
         (self.client, self.server)[self.hosts.index(host)].abandon()
 
     def leave(self, host: str, *, silent: bool) -> None:
-        """Ends that host; its messages go on their way, with a close behind them. Nothing does where its machine is
-        gone too and its end is ``silent``."""
+        """Ends that host; its messages are still sent, with a close after them. If its end is ``silent``, its machine
+        is gone too, and nothing is sent."""
         self.left, self.reason = host, self.reason or f"{host} is gone"
         (self.client, self.server)[self.hosts.index(host)].leave()
         if not silent:
             self.hang_up()
 
     def hang_up(self) -> None:
-        """Lets the remaining end hear it, behind messages still under way, or when it sends."""
+        """Reports the end to the remaining side, after messages under way, or when it sends."""
         gone = self.hosts.index(self.left)
         self.wires[gone].put(None)
         self.wires[1 - gone].drop()
 
     def move(self) -> None:
-        """A way was opened or blocked."""
+        """Is called when a way was opened or blocked."""
         for wire in self.wires:
             wire.move()
 
     def refuse(self, wire: Wire) -> None:
-        """Ends the connection because of a message over ``wire``."""
+        """Closes the connection because of a message over ``wire``."""
         self.reason = self.reason or "a message over the limit"
         wire.end()
         self.wires[wire is self.wires[0]].put(None)
@@ -129,17 +129,17 @@ class Wire:
         self._source, self._target = source, target
         self._bytes_max = bytes_max
         self._under_way: deque[tuple[float, float, bytes | None]] = deque()
-        """The times when its first byte comes, and when all of it has, with the message."""
+        """The arrival times of a message's first and last byte, with the message."""
         self._came = 0
         self._last_due = 0.0
         self._stuck_since: float | None = None
         self._untold = 0
         self.arrived: deque[bytes] = deque()
         self.held = 0
-        """Bytes sent of which the sender does not know yet that they were taken."""
+        """Sent bytes whose reads were not reported to the sender yet."""
         self.over = False
         self.ignored = False
-        """The receiver has closed its end."""
+        """True if the receiver has closed its end."""
         self.readable = Signal(ways.loop)
         self.writable = Signal(ways.loop)
 
@@ -162,7 +162,7 @@ class Wire:
         return message
 
     def move(self) -> None:
-        """Everything that can move now does."""
+        """Moves everything that can move now."""
         ways, under_way = self._ways, self._under_way
         now = ways.loop.time() + SAME_TIME_S
         if self._untold and not ways.blocked(self._target, self._source):
@@ -181,7 +181,7 @@ class Wire:
 
     @property
     def came(self) -> int:
-        """Bytes that have come, those of the message that is on its way included."""
+        """Bytes that have arrived, including those of the message that is arriving."""
         if not self._under_way or self._ways.blocked(self._source, self._target):
             return self._came
         begin, due, message = self._under_way[0]
@@ -191,10 +191,10 @@ class Wire:
         )
 
     def end(self) -> None:
-        """Lets nothing more arrive; arrived messages can still be taken."""
+        """Lets nothing more arrive; arrived messages can still be read."""
         self.over = True
         self.forget()
-        for wire in self._connection.wires:  # the sender of the other way is to see it too
+        for wire in self._connection.wires:  # the sender of the other direction must see it too
             wire.readable.set()
             wire.writable.set()
 

@@ -1,7 +1,7 @@
 """Children that are no processes: the child's own code on the loop, over a connection of messages in memory.
 
-A fake child is killed, hangs and exits as a process does: unsent and untaken messages are lost.  Its consumers are
-classes that a test registers by name.
+A fake child is killed, hangs and exits like a process: unsent and unread messages are lost.  Its consumers are classes
+that a test registers by name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EXIT_TERMINATED = -15
 
 
 class DiesHere(BaseException):
-    """Raised inside a consumer's method: its process is killed there."""
+    """Raised inside a consumer's method, and kills the child's process there."""
 
 
 class FakeChild:
@@ -31,12 +31,12 @@ class FakeChild:
         self._owner = owner
         loop = asyncio.get_running_loop()
         self.hangs = False
-        """It takes nothing, and says nothing, for as long as it lives."""
+        """True if it reads and sends nothing until it ends."""
         self.delay_s: float | None = None
-        """Seconds between a message's coming and what is done of it; None: as ``owner`` says."""
+        """Seconds from a message's arrival to its effect; None: as in ``owner``."""
         self.demoted = False
         self.lingers = False
-        """Killed, it ends only once ``lets_go`` is called, as one inside a call of the kernel."""
+        """True if a kill takes effect only once ``lets_go`` is called, as inside a call of the kernel."""
         self._loop = loop
         self._said: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._ended: asyncio.Future[int] = loop.create_future()
@@ -75,7 +75,7 @@ class FakeChild:
         self._end(EXIT_KILLED)
 
     def exit(self, status: int) -> None:
-        """Ends as by the consumer's own doing."""
+        """Exits as if the consumer itself had called for it."""
         self._end(status)
 
     async def _live(self) -> None:
@@ -107,11 +107,11 @@ class FakeChildren:
         self.alive: dict[str, FakeChild] = {}
         self.starts = 0
         self.delay_s = 0.0001
-        """Seconds between a message's coming and what is done of it."""
+        """Seconds from a message's arrival to its effect."""
         self.start_s = 0.001
-        """Seconds that a process takes to start."""
+        """Seconds from a start to the running process."""
         self.fails: Exception | None = None
-        """How each start fails."""
+        """The error of each start; None if it succeeds."""
 
     async def start(self, name: str) -> FakeChild:
         await asyncio.sleep(self.start_s)
@@ -123,7 +123,7 @@ class FakeChildren:
         return child
 
     def kill_all(self) -> None:
-        """Ends all of them, as when their node's process has ended."""
+        """Ends all of them, as after the end of their node's process."""
         for child in self.alive.values():
             child.kill()
         self.alive.clear()

@@ -8,8 +8,8 @@ EPOCH_US = 1_700_000_000_000_000
 
 
 class FakeClock:
-    """A clock whose ``now`` is the source of monotonic seconds: a virtual loop's ``time``, or nothing. Without one it
-    moves by ``advance`` only. ``offset_us`` moves the wall clock alone, either way."""
+    """A clock whose ``now`` is a source of monotonic seconds: a virtual loop's ``time``, or none. Without one, only
+    ``advance`` moves the clock. ``offset_us`` moves only the wall clock, forward or back."""
 
     def __init__(self, now: Callable[[], float] | None = None, *, offset_us: int = 0) -> None:
         self._now = now or (lambda: 0.0)

@@ -8,9 +8,9 @@ One ``FakeDisk`` is one machine's disk; it outlives the processes that use it:
     disk.fail_at(9)                   call 9 raises EIO; a write then leaves a part, a sync loses pages
     disk.calls[16]                    Call(number=17, name="sync", path="/n1/00000001.vlog", …)
 
-``StopHere`` is a ``BaseException``, as a kill is nothing that code could handle.  After it every call on the
-disk raises it again until ``power_cut`` or ``process_kill``.  A test's own changes of the disk (``flip_bit``,
-``content``, ``settle`` …) are no calls.
+``StopHere`` is a ``BaseException``, since no code can handle a kill.  After it every call on the disk raises it again
+until ``power_cut`` or ``process_kill``.  A test's own changes of the disk (``flip_bit``, ``content``, ``settle`` …) are
+not counted as calls.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _Rule:
 
 
 class _UnderWay:
-    """A call whose effect is in the body of a ``with``, under the disk's latch; a rule strikes behind it."""
+    """A call whose effect is in the body of a ``with``, under the disk's latch; a rule takes effect after it."""
 
     __slots__ = ("_call", "_disk", "_rule")
 
@@ -102,16 +102,16 @@ class FakeDisk:
         self.calls: list[Call] = []
         self.capacity_bytes = capacity_bytes
         self.hook: Callable[[Call], None] | None = None
-        """A call before each call, outside the disk's own latch: it may wait, or raise."""
+        """Is called before each call, outside the disk's own latch: it may wait, or raise."""
         self.latency: Callable[[Call], float] | None = None
-        """Seconds that a call takes; ``FakeThreads`` draws them through ``take_latency``."""
+        """Seconds of a call; ``FakeThreads`` reads them by ``take_latency``."""
         self.on_stop: Callable[[], None] | None = None
         self.on_synced: Callable[[str], None] | None = None
-        """A call with a file's path after each sync of it that worked."""
+        """Is called with a file's path after each successful sync of it."""
         self.punches = True
-        """True where this file system can give blocks back."""
+        """True if this file system can punch holes."""
         self.stalled_until_s = 0.0
-        """The loop's time until which no job of ``FakeThreads`` that calls this disk comes to its end."""
+        """The loop's time before which no job of ``FakeThreads`` that calls this disk ends."""
         self.stopped = False
         self._rng = rng or Random(0)
         self._root = Directory()
@@ -206,7 +206,7 @@ class FakeDisk:
             return _normal(path) in self._locks
 
     def step(self, name: str, path: str) -> AbstractContextManager[object]:
-        """Counts a step of a store on this machine among the disk's own calls: it can be the last."""
+        """Counts a step of a store on this machine among the disk's own calls, so that a stop can happen there."""
         return self._call(name, path)
 
     def half_the_time(self) -> bool:
@@ -215,20 +215,20 @@ class FakeDisk:
     # Changes by a test.
 
     def stop_at(self, when: int | Callable[[Call], bool], *, moment: Moment = "before") -> None:
-        """Ends the process at call number ``when`` (or the first that it holds for). It ends before the call has any
-        effect, after all of it, or ``during``: a write then leaves a part of its bytes."""
+        """Ends the process at call number ``when``, or at the first call for which it holds. The process ends before
+        the call's effect, after it, or ``during`` it: a write then leaves a part of its bytes."""
         self._rules.append(_Rule(_when(when), 0, moment, 1))
 
     def fail_at(self, when: int | Callable[[Call], bool], *, code: int = errno.EIO, times: int = 1) -> None:
-        """These calls raise ``OSError(code)``.  A write leaves a part of its bytes, a sync loses pages."""
+        """Makes these calls raise ``OSError(code)``.  A write leaves a part of its bytes, a sync loses pages."""
         self._rules.append(_Rule(_when(when), code, "during", times))
 
     def mend(self) -> None:
-        """Forgets every rule of ``stop_at`` and ``fail_at``."""
+        """Removes every rule of ``stop_at`` and ``fail_at``."""
         self._rules.clear()
 
     def process_kill(self) -> None:
-        """The process is gone, the machine is not: every byte and name stays as it was last seen."""
+        """Ends the process, but not the machine: every byte and name stays as it was last seen."""
         with self._latch:
             self.life += 1
             self._locks.clear()
@@ -237,13 +237,13 @@ class FakeDisk:
             self.stopped = False
 
     def power_cut(self, rng: Random, *, tear: bool = False) -> None:
-        """The machine is gone, and comes back with any subset of the unsynced bytes."""
+        """Ends the machine, which comes back with any subset of the unsynced bytes."""
         with self._latch:
             self.process_kill()
             self._root.power_cut(rng, tear=tear)
 
     def files(self, directory: str) -> Sequence[str]:
-        """Paths of the files in ``directory``; none where it is missing."""
+        """Lists the paths of the files in ``directory``; empty if it is missing."""
         found = self._look(directory)
         names = found.names if isinstance(found, Directory) else {}
         return [f"{directory}/{name}" for name, node in sorted(names.items()) if isinstance(node, Inode)]
@@ -277,7 +277,7 @@ class FakeDisk:
         return other
 
     def settle(self) -> None:
-        """Everything is synced, as after a long quiet time."""
+        """Syncs everything, as after a long quiet time."""
 
         def sync(node: Node) -> None:
             node.sync()
@@ -292,12 +292,12 @@ class FakeDisk:
         return bytes(self._inode(path).cached)
 
     def durable_content(self, path: str) -> bytes:
-        """Returns what the medium alone holds of a file, were its name there."""
+        """Returns the medium's content of a file, as if its name were durable."""
         return bytes(self._inode(path).durable)
 
     def medium(self, directory: str) -> Mapping[str, bytearray]:
-        """Returns name → content of the files in ``directory`` whose names are synced. That is the medium alone, as the
-        worst power cut would leave it. Not to be changed."""
+        """Returns name → content of the files in ``directory`` whose names are synced, as the worst power cut would
+        leave them. Not to be changed."""
         found = self._look(directory)
         durable = found.durable if isinstance(found, Directory) else {}
         return {name: node.durable for name, node in durable.items() if isinstance(node, Inode)}
@@ -310,13 +310,13 @@ class FakeDisk:
         return node.durable if isinstance(node, Inode) else None
 
     def wipe(self) -> None:
-        """Everything is gone, as with another disk in its place; the process must be, too."""
+        """Removes everything, as if the disk were replaced; the process must have ended."""
         with self._latch:
             self.process_kill()
             self._root = Directory()
 
     def write_content(self, path: str, data: bytes) -> None:
-        """A file with exactly these bytes, synced; its directory must be there."""
+        """Writes a file with exactly these bytes, synced; its directory must exist."""
         parent, name = self._parent(path)
         inode = Inode()
         inode.put(0, data)
@@ -324,18 +324,18 @@ class FakeDisk:
         parent.names[name] = parent.durable[name] = inode
 
     def lose_file(self, path: str) -> None:
-        """The file is gone, as from a file system that was repaired; no process may have it open."""
+        """Removes the file, as a repair of a file system might; no process may have it open."""
         parent, name = self._parent(path)
         parent.names.pop(name)
         parent.durable.pop(name, None)
 
     def flip_bit(self, path: str, offset: int, bit: int = 0) -> None:
-        """One bit is wrong from now on, on the medium and in the cache."""
+        """Flips one bit, on the medium and in the cache."""
         inode = self._inode(path)
         inode.flip(offset, bit)
 
     def lose_page(self, path: str, offset: int) -> None:
-        """The page with this byte is a bad sector: reads of it are EIO until it is written again."""
+        """Makes the page with this byte a bad sector: reads of it are EIO until it is written again."""
         self._inode(path).unread.add(offset // PAGE_BYTES)
 
     def free(self) -> int:
@@ -344,14 +344,14 @@ class FakeDisk:
         return max(0, self.capacity_bytes - _used(self._root))
 
     def take_latency(self) -> float:
-        """Seconds that the calls since the last ``take_latency`` would have taken."""
+        """Returns the seconds that the calls since the last ``take_latency`` would have taken."""
         owed, self._owed_s = self._owed_s, 0.0
         return owed
 
     # Below the seam.
 
     def _call(self, name: str, path: str, offset: int = 0, size: int = 0) -> _UnderWay:
-        """Begins a call, to be entered at once: takes the latch, which the body's end gives back."""
+        """Begins a call, to be entered at once: takes the latch, which is released after the body."""
         self._latch.acquire()
         try:
             if self.stopped:
@@ -498,7 +498,7 @@ class FakeFile:
             self._inode.drop_cache()
 
     def close(self) -> None:
-        """Closes the file; does nothing for a process that is gone, whose files are closed."""
+        """Closes the file; does nothing for an ended process, whose files are closed."""
         if self._open and not self._disk.stopped and self.life == self._disk.life:
             with self._call("close"):
                 self._open = False

@@ -9,8 +9,8 @@ from typing import Any
 
 
 class VirtualHandle(asyncio.TimerHandle):
-    """A handle of a callback, now or at ``when``. It is one class for both, so that the interpreter sees but one where
-    they run."""
+    """A handle of a callback, now or at ``when``. One class serves both, so that the interpreter sees a single type
+    where they run."""
 
     __slots__ = ()
 

@@ -28,11 +28,11 @@ class Inode:
         self.durable = bytearray()
         self.sizes: list[int] = []
         self.unread: set[int] = set()
-        """Numbers of the pages that the medium does not give until they are written again."""
+        """Numbers of the pages that are unreadable until they are written again."""
         self.holes: set[int] = set()
-        """Numbers of the pages that take no disk."""
+        """Numbers of the pages that use no disk space."""
         self._written: list[tuple[int, bytes]] = []
-        """Writes since the last sync, in order: first sector, and what it and the ones behind it then were."""
+        """Writes since the last sync, in order: first sector, and the new bytes of it and the sectors after it."""
 
     @property
     def dirty(self) -> dict[int, list[bytes]]:
@@ -45,11 +45,11 @@ class Inode:
 
     @property
     def taken(self) -> int:
-        """Bytes of disk."""
+        """Returns the bytes used on the disk."""
         return len(self.cached) - len(self.holes) * PAGE_BYTES
 
     def punch(self, offset: int, size: int) -> None:
-        """Writes zeros, as far as the file goes; a power cut may undo any part. Whole pages take no disk now."""
+        """Writes zeros inside the file; a power cut may undo any part. Whole pages use no disk space now."""
         end = min(offset + size, len(self.cached))
         self.put(offset, bytes(max(0, end - offset)))
         self.holes |= set(range(-(-offset // PAGE_BYTES), end // PAGE_BYTES))
@@ -76,14 +76,14 @@ class Inode:
             self.sizes.append(size)
 
     def sync(self) -> None:
-        """Syncs only what is dirty: bytes that a failed sync lost are not written again."""
+        """Syncs only dirty pages: bytes that a failed sync lost are not written again."""
         _resize(self.durable, len(self.cached))
         for first, data in self._written:
             _place(self.durable, first, data)
         self._clean()
 
     def sync_failed(self, rng: Random) -> None:
-        """Fails a sync as Linux does: every dirty page counts as clean from now on, written or not."""
+        """Fails a sync as Linux does: every dirty page is clean from now on, written or not."""
         for sector, versions in sorted(self.dirty.items()):
             if rng.random() < 0.5:
                 _place(self.durable, sector, versions[-1])
@@ -113,7 +113,7 @@ class Inode:
         self._came_back(image)
 
     def keep_only(self, sectors: Collection[int]) -> None:
-        """A power cut after which these sectors are there as last written, the others as last synced."""
+        """Cuts the power so that these sectors stay as last written, the others as last synced."""
         image = bytearray(self.durable)
         _resize(image, len(self.cached))
         for sector, versions in self.dirty.items():
@@ -122,7 +122,7 @@ class Inode:
         self._came_back(image)
 
     def flip(self, offset: int, bit: int) -> None:
-        """Flips one bit for good, on the medium and in the cache. Bytes still to be written there are flipped, too."""
+        """Flips one bit permanently, on the medium and in the cache, also in bytes that are not written yet."""
         for data in (self.cached, self.durable):
             if offset < len(data):
                 data[offset] ^= 1 << bit
@@ -143,7 +143,7 @@ class Inode:
 
 
 class Directory:
-    """Names, and the steps that they went through since the last sync."""
+    """Names, and their changes since the last sync."""
 
     def __init__(self) -> None:
         self.names: dict[str, Node] = {}
@@ -188,7 +188,7 @@ def _resize(data: bytearray, size: int) -> None:
 
 
 def _place(data: bytearray, sector: int, version: bytes) -> None:
-    """``version``: of that sector, or of it and those behind it."""
+    """Stores ``version``, which is of that sector, or of it and the sectors after it."""
     at = sector * SECTOR_BYTES
     if at + len(version) > len(data):
         _resize(data, at + len(version))

@@ -1,9 +1,9 @@
-"""The key-value store as a model: sorted keys and a dict, all of a write or nothing.
+"""The key-value store as a model: sorted keys and a dict; a write is all or nothing.
 
-It knows no pages and no map, and keeps each value beside a crc32c as the seam says.  ``corrupt`` flips a kept
-bit, ``snapshot`` and ``restore`` bring an older image back.  ``fail_writes_after`` makes a write fail, as does
-a disk whose call for its commit fails (then it happened, or not), ``fail_opens`` an open.  ``abandon`` leaves
-the store as a killed process does: committed values and no open store.
+It has no pages and no map, and keeps each value beside a crc32c, as the seam requires.  ``corrupt`` flips a kept bit;
+``snapshot`` and ``restore`` bring an older image back.  ``fail_writes_after`` makes a write fail, and so does a disk
+whose call for the commit fails (the commit then happened, or not); ``fail_opens`` makes an open fail.  ``abandon``
+leaves the store as a killed process does: with committed values, and not open.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Contents:
 
 
 class FakeStores:
-    """Stores that live as long as this object.  With ``disk`` each commit is one of its calls: a crash may come
-    before it or after it."""
+    """Stores that live as long as this object.  With ``disk`` each commit is one of its calls, so that a crash may
+    happen before it or after it."""
 
     def __init__(self, disk: FakeDisk | None = None) -> None:
         self._disk = disk
@@ -51,7 +51,7 @@ class FakeStores:
         self.fail_writes_after: int | None = None
         self.writes = 0
         self.fail_opens: dict[str, int] = {}
-        """Opens of a path that fail yet, as where its file cannot be synced or read."""
+        """The number of next opens of a path that fail, as if its file could not be synced or read."""
         self._open: set[str] = set()
 
     def open(self, path: str, *, map_bytes: int, read_only: bool = False) -> KeyValue:
@@ -90,7 +90,7 @@ class FakeStores:
         return self._disk.step(name, path) if self._disk is not None else nullcontext()
 
     def draws(self) -> bool:
-        """Says whether a commit that failed has happened all the same."""
+        """Draws whether a failed commit has happened all the same."""
         return self._disk is not None and self._disk.half_the_time()
 
     def _set_aside(self, path: str) -> str:
@@ -105,7 +105,7 @@ class FakeStores:
         self._open.discard(path)
 
     def abandon(self, prefix: str = "") -> None:
-        """The process that had the stores under ``prefix`` open is gone."""
+        """Ends the process that had the stores under ``prefix`` open."""
         self._open = {path for path in self._open if not path.startswith(prefix)}
 
     def corrupt(self, path: str, key: bytes, *, bit: int = 0) -> None:

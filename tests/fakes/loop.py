@@ -1,7 +1,7 @@
 """An asyncio loop of virtual time.
 
 1. Time moves only when nothing is ready, and then at once to the next timer: an hour costs nothing.
-2. Nothing ready, no timer, and the main future not done: ``Deadlock``, naming what each task waits for.
+2. If nothing is ready, no timer is set, and the main future is not done, it raises ``Deadlock`` with each task's wait.
 3. The order of everything follows from the program alone.  Tasks and futures hash by their number, so that
    asyncio's own sets of them iterate the same way in every process.
 4. Calls that would leave the process or the thread (executors, sockets, other threads) are refused.
@@ -35,19 +35,19 @@ Ts = TypeVarTuple("Ts")
 START_S = 1_000.0
 LIMIT_S = 86_400.0
 TURNS_MAX = 500_000
-"""Turns of the loop without a step of time: more is a loop that never waits."""
+"""The most loop turns without a step of time: more means a loop that never waits."""
 CANCELLED_MAX = 200
-"""Cancelled timers that may lie in the heap; then, and when they are half of it, they are thrown out."""
+"""Cancelled timers in the heap, from which on they are removed once they are half of it."""
 ENDED_MAX = 20
-"""Ended tasks past which they are let go of, beside as many as there are others."""
+"""Ended tasks, from which on they are dropped once there are as many as others."""
 
 
 class Deadlock(AssertionError):
-    """Nothing is scheduled, and somebody still waits."""
+    """Nothing is scheduled, and some task still waits."""
 
 
 class OutOfTime(AssertionError):
-    """The run has used up its virtual time, or turns without any."""
+    """The run has used up its virtual time, or its turns without any."""
 
 
 class Tasks:
@@ -69,7 +69,7 @@ class Tasks:
 
 
 async def ended(task: asyncio.Task[Any]) -> None:
-    """Waits until the task is done, however it ended; a cancel of the waiter does not go on to it."""
+    """Waits until the task is done, with any result; a cancel of the waiter does not reach the task."""
     waiter: asyncio.Future[None] = task.get_loop().create_future()
     task.add_done_callback(lambda _: wake(waiter))
     await waiter
@@ -81,12 +81,12 @@ def wake(waiter: asyncio.Future[None]) -> None:
 
 
 class Owner:
-    """The tasks of one simulated process: those that it starts, that these start, and that its timers start."""
+    """The tasks of one simulated process: those that it starts, and those that its tasks and timers start."""
 
     def __init__(self) -> None:
         self.ended = False
         self._tasks: Tasks | None = None
-        """The tasks of its loop, its own among them; None before its first one."""
+        """The tasks of its loop, including its own; None before its first one."""
         self._context = Context()
         self._context.run(OWNER.set, self)
 
@@ -120,7 +120,7 @@ class VirtualTask(asyncio.Task[Any]):
 
 
 class VirtualFuture(asyncio.Future[Any]):
-    """Has its number once somebody asks for it; few futures are ever in a set."""
+    """A future that gets its number when it is first needed; few futures are ever in a set."""
 
     _number = 0
 
@@ -141,7 +141,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self, *, limit_s: float = LIMIT_S) -> None:
         super().__init__()
         self.faults: list[dict[str, Any]] = []
-        """Faults that asyncio reported and nobody handled."""
+        """Faults that asyncio reported and no code handled."""
         self._now = START_S
         self._end = START_S + limit_s
         self._turns = 0
@@ -151,7 +151,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._paused: set[Owner | None] = set()
         self._held: list[VirtualHandle] = []
         self._steps_left = 0
-        """Steps until ``_break`` is called; below 0 where none is to be."""
+        """Steps until ``_break`` is called; below 0 if there is none."""
         self._break: Callable[[], object] = lambda: None
         self._home = threading.get_ident()
         self._clock_resolution = 1e-9
@@ -160,17 +160,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self._now
 
     def after_steps(self, steps: int, call: Callable[[], object]) -> None:
-        """``call`` between two callbacks of the loop, ``steps`` callbacks from now: so between any two awaits of
-        any tasks.  One at a time; a later one takes its place."""
+        """Makes ``call`` between two callbacks of the loop, ``steps`` callbacks from now: so between any two awaits of
+        any tasks.  Only one is kept; a later one replaces it."""
         self._steps_left = steps
         self._break = call
 
     def pause(self, owner: Owner) -> None:
-        """Lets nothing of that process run until ``resume``, as between SIGSTOP and SIGCONT; time goes on."""
+        """Stops all code of that process until ``resume``, as between SIGSTOP and SIGCONT; time continues."""
         self._paused.add(owner)
 
     def resume(self, owner: Owner) -> None:
-        """Does now what the process would have done meanwhile, in that order. Harmless when it was not paused."""
+        """Runs now what the process would have done meanwhile, in that order. Has no effect if it was not paused."""
         self._paused.discard(owner)
         held, self._held = self._held, []
         for handle in held:
@@ -189,7 +189,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> VirtualHandle:
-        """Two timers of one time run in the order in which they were set."""
+        """Sets a timer; two timers of one time run in the order in which they were set."""
         return self._set_timer(when, callback, args, context)
 
     def call_later(
@@ -208,8 +208,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return timer
 
     def _run_once(self) -> None:
-        """Turns until the loop is to stop, each as asyncio's own, without its selector, clock and debug mode. Time
-        moves instead of being waited for."""
+        """Runs turns until the loop must stop, each like asyncio's own, without its selector, clock and debug mode.
+        Time jumps instead of being waited for."""
         ready, timers, paused = self._ready, self._timers, self._paused
         while True:
             if self._timer_cancelled_count > CANCELLED_MAX:
@@ -245,7 +245,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 return
 
     get_debug = staticmethod(bool)
-    """A false ``get_debug``, which every future asks: ``bool()`` is no code of Python's own."""
+    """A false ``get_debug``, which every future calls, since ``bool()`` runs no Python code."""
 
     def _throw_out(self) -> None:
         timers = self._timers
@@ -268,7 +268,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             raise OutOfTime(f"not done after {self._end - START_S:.0f} s of virtual time: {_waits(self)}")
 
     def extend(self, seconds: float = 60.0) -> None:
-        """The run may go on for so long from now: its limits may just have ended it."""
+        """Extends the run by ``seconds`` from now, even if its limits have just ended it."""
         self._turns = 0
         self._end = self._now + seconds
 
@@ -294,7 +294,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return task
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
-        """Keeps the exception, but for the end of a simulated process and what comes of it: that is meant."""
+        """Keeps the exception, unless it follows from the end of a simulated process, which is intended."""
         error = context.get("exception")
         if _ended(context):
             return
@@ -322,7 +322,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     connect_accepted_socket = getaddrinfo = getnameinfo = _no_sockets
 
     def _write_to_self(self) -> None:
-        """Does nothing: there is no select to wake."""
+        """Does nothing, since no select has to be woken."""
 
     def _check_closed(self) -> None:
         if self.is_closed():
@@ -330,8 +330,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 def run(main: Coroutine[Any, Any, T], *, limit_s: float = LIMIT_S) -> T:
-    """Runs ``main`` on a loop of its own, returns what it does, and cancels tasks that it leaves. Tasks that it leaves
-    behind are cancelled."""
+    """Runs ``main`` on a loop of its own, returns its result, and cancels the tasks that it leaves."""
     loop = VirtualLoop(limit_s=limit_s)
     with _by_the_loop_alone():
         try:
@@ -350,7 +349,7 @@ def run(main: Coroutine[Any, Any, T], *, limit_s: float = LIMIT_S) -> T:
 
 
 def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Makes an async test one that runs in virtual time, on a loop of its own; the innermost decorator."""
+    """Makes an async test run in virtual time, on a loop of its own; the innermost decorator."""
 
     @wraps(test)
     def played(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -361,8 +360,8 @@ def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
 
 @contextmanager
 def _by_the_loop_alone() -> Iterator[None]:
-    """Keeps tasks by their loop, not in asyncio's weak set of all. Those of one run after the other have the same
-    numbers, which are their hashes, and a new one would be compared with all that are not collected yet."""
+    """Keeps tasks in their loop, not in asyncio's weak set of all tasks. Tasks of successive runs have the same
+    numbers, which are their hashes, so a new task would be compared with all that are not collected yet."""
     everywhere: Any = getattr(asyncio.tasks, "_all_tasks" if sys.version_info < (3, 12) else "_scheduled_tasks", None)
     if everywhere is None:
         yield
@@ -391,7 +390,7 @@ def _end_tasks(loop: VirtualLoop) -> None:
 
 
 def _ended(fault: dict[str, Any]) -> bool:
-    """Says whether it happened to a task or callback of a process that is gone."""
+    """Says whether the fault is of a task or callback of an ended process."""
     task, handle = fault.get("task", fault.get("future")), fault.get("handle")
     owner = task.owner if isinstance(task, VirtualTask) else None
     if handle is not None:
@@ -408,7 +407,7 @@ def _waits(loop: VirtualLoop) -> str:
 
 
 def _place(task: asyncio.Task[Any]) -> str:
-    """File, line and function of the innermost coroutine."""
+    """Returns file, line and function of the innermost coroutine."""
     at: Any = task.get_coro()
     frame = None
     while at is not None:

@@ -1,4 +1,4 @@
-"""A machine of a simulated cluster: a disk and stores that outlive its processes.
+"""A machine of a simulated cluster: a disk and stores that survive its processes.
 
     machine = Machine("n1", loop, net, Random("7/n1"))
     process = machine.boot()                  a fresh process: its seams and its network
@@ -6,8 +6,8 @@
     machine.kill()                            SIGKILL: bytes stay, everything else is gone
     machine.power_cut(tear=True)              and the machine with it: any subset of what was not synced
 
-The last messages of a killed process are not received: its disk calls raise ``StopHere``, its jobs do not run,
-its connections are cut, its tasks, and all that they ever started, are cancelled.
+The last messages of a killed process are not received. Its disk calls raise ``StopHere``, its jobs do not run, its
+connections are cut, its tasks, and all that they ever started, are cancelled.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Machine:
         self.stores = FakeStores(self.disk)
         self.clock_offset_us = 0
         self.levels = LEVEL_1
-        """The levels of the binary that its next process runs."""
+        """The levels that the binary of its next process supports."""
         self.process: Process | None = None
         self.disk.on_stop = self.kill
 
@@ -59,7 +59,8 @@ class Machine:
         return self.process
 
     def kill(self, *, silent: bool = False) -> None:
-        """``silent``: nobody resets its connections, as when the machine or its network is gone."""
+        """Kills the process. With ``silent`` its connections are not reset, as if the machine or its network were
+        gone."""
         process, self.process = self.process, None
         self.disk.process_kill()
         if process is not None:
@@ -73,7 +74,7 @@ class Machine:
         return Image(self.disk.clone(), {path: contents.copy() for path, contents in self.stores.contents.items()})
 
     def put_back(self, image: Image) -> None:
-        """The disk becomes what it was when ``image`` was made."""
+        """Replaces the disk by ``image``."""
         assert self.process is None, f"{self.name} is up"
         self.disk = image.disk.clone()
         self.disk.on_stop = self.kill
@@ -94,7 +95,7 @@ class Image:
 
 
 class Process:
-    """One life of a node."""
+    """One process of a node."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -116,7 +117,7 @@ class Process:
         return self.machine.process is self
 
     def start(self, main: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """A task of this process, as are all that it starts."""
+        """Starts a task of this process, to which all tasks that it starts belong."""
         task = self.machine.loop.create_task(self._live(main), context=self.owner.context())
         task.add_done_callback(lambda _: main.close())  # a process may be killed before its first step
         return task
@@ -127,11 +128,11 @@ class Process:
         except BaseException:
             if self.alive:
                 raise
-            return None  # whatever a killed process would have raised
+            return None  # errors of a killed process are dropped
 
 
 class ProcessDisk:
-    """The machine's disk as one process has it: of no use any more once that process is gone."""
+    """The machine's disk for one process; every call fails once that process has ended."""
 
     def __init__(self, disk: FakeDisk) -> None:
         self._disk, self._life = disk, disk.life

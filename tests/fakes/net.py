@@ -7,14 +7,14 @@
     net.block("n1", "n2")                        one way only: n2 does not hear n1
     net.heal()                                   net.cut("n1", "n2")      net.kill("n2")
 
-A request or connect waits while its way is blocked, until its timeout; messages on a channel wait for
-``stall_s`` at most (``tests/fakes/channel.py``).  Refused at once: a host that is dead or does not listen.
-A narrow link (``bytes_per_s``, ``width``) carries one message behind the other, over all connections of its direction;
-only a message of one packet does not wait for another connection's bulk, as fair queueing has it.
-A host of the same name again is a new process: every connection of the old one is cut.
+A request or connect waits while its way is blocked, until its timeout; messages on a channel wait for at most
+``stall_s`` (``tests/fakes/channel.py``).  A host that is dead or does not listen refuses at once.
+A narrow link (``bytes_per_s``, ``width``) carries one message after the other, over all connections of its direction.
+Only a message of one packet does not wait for another connection's bulk, as with fair queueing.
+A new host with the same name is a new process: every connection of the old one is cut.
 
-Messages under way are lost when their process ends, or gives up.  ``late_rate`` says how likely the network still
-brings one: perhaps to a process that was started since, or from one that is no more.
+Messages under way are lost when their process ends, or gives up.  ``late_rate`` is the probability that the network
+still delivers one: perhaps to a process that was started since, or from an ended one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from vlsn.seams import Buffer
 PACKET_BYTES = 1500
 HELD_UP_S = 0.1
 CLOSE_S = 2.0
-"""Seconds that a listener which closes lets requests under way run."""
+"""Seconds for which a closing listener lets requests under way run."""
 FIRST_PORT = 49_152
 
 
@@ -63,32 +63,32 @@ class FakeNet:
         self.rng = rng
         self.default_delay_s = delay_s
         self.delays_s: dict[tuple[str, str], tuple[float, float]] = {}
-        """Delays by (source, target), where they are not the default: a slow link."""
+        """Delays by (source, target) that differ from the default: a slow link."""
         self.bytes_per_s: dict[tuple[str, str], float] = {}
-        """Rates by (source, target), where a link is narrow; 0 where it is not."""
+        """Rates by (source, target) of narrow links; 0 for other links."""
         self.width: Callable[[str, str], float] | None = None
-        """Draws ``bytes_per_s`` of a way when something is sent over it for the first time."""
+        """Draws ``bytes_per_s`` of a way at its first message."""
         self.held_up = 0
-        """Messages that a narrow link took longer than ``HELD_UP_S`` for."""
+        """The number of messages that a narrow link delayed for longer than ``HELD_UP_S``."""
         self._busy_until: dict[tuple[str, str], float] = {}
         self.stall_s = stall_s
         self.window_bytes = window_bytes
         self.cut_rate = cut_rate
-        """The likelihood that the sending of a message cuts its connection instead."""
+        """The probability that a sent message cuts its connection instead."""
         self.late_rate = late_rate
-        """The likelihood that a message under way from a process that ends arrives."""
+        """The probability that a message under way arrives although its sender has ended."""
         self.late = 0
-        """Messages that arrived after the end of their sender's process, or of the process that listened at first."""
+        """The number of messages that arrived after the end of their sender's process, or of their first receiver."""
         self.on_said: Callable[[str, str, str, bytes], None] = lambda source, target, path, body: None
-        """The answer, of status 200, to a question of ``target`` is there."""
+        """Is called when an answer of status 200 to a request of ``target`` has arrived."""
         self.on_taken: Callable[[str, str, bytes], None] = lambda source, target, message: None
-        """``target`` has taken a message of a channel; its sender lives."""
+        """Is called when ``target`` has read a message of a channel whose sender still runs."""
         self.on_internal: Callable[[str, str, bytes], None] = lambda name, path, body: None
-        """A host has answered that it met a fault of its own."""
+        """Is called when a host has answered with a fault of its own."""
         self.listeners: dict[tuple[str, int], FakeListener] = {}
         self.connections: list[Connection] = []
         self.owners: dict[tuple[str, int], str] = {}
-        """The host that listens there, or did."""
+        """The host that listens at an address, or did."""
         self.ports = itertools.count(FIRST_PORT)
         self._hosts: dict[str, FakeHost] = {}
         self._blocked: set[tuple[str, str]] = set()
@@ -98,7 +98,7 @@ class FakeNet:
 
     def host(self, name: str, owner: Owner | None = None) -> FakeHost:
         """Returns the network of a new process on that host; its handlers' tasks belong to ``owner``."""
-        self.kill(name)  # also what a silent death has left
+        self.kill(name)  # also after a silent end
         self._dark.discard(name)
         self._hosts[name] = host = FakeHost(self, name, owner or Owner())
         self._change()
@@ -111,30 +111,30 @@ class FakeNet:
         self._blocked.add((source, target))
 
     def split(self, *groups: Iterable[str]) -> None:
-        """Lets nothing arrive between the groups, either way; inside them all is well."""
+        """Blocks all ways between the groups; inside a group nothing is blocked."""
         sides = [list(group) for group in groups]
         for one, other in itertools.permutations(sides, 2):
             for source, target in itertools.product(one, other):
                 self.block(source, target)
 
     def unblock(self, ways: Iterable[tuple[str, str]]) -> None:
-        """These ways (source, target) are open again, though others may have blocked them."""
+        """Opens these ways (source, target), also those that others have blocked."""
         self._blocked.difference_update(ways)
         self._change()
 
     def heal(self) -> None:
-        """Every way is open again; connections that are not cut by then move on."""
+        """Opens every way; connections that are not cut by then continue."""
         self._blocked.clear()
         self._change()
 
     def cut(self, one: str, other: str) -> None:
-        """All channels between the two end, at both ends."""
+        """Closes all channels between the two, at both ends."""
         for connection in self._between(one, other):
             connection.cut("the connection was cut")
 
     def kill(self, name: str, *, silent: bool = False) -> None:
-        """The process is gone: its tasks are cancelled, its connections reset.  ``silent``: so is its
-        machine, nobody resets anything, and its peers find out by missing messages."""
+        """Ends the process: its tasks are cancelled, its connections reset.  With ``silent`` its machine ends too: no
+        connection is reset, and its peers only notice missing messages."""
         host = self._hosts.pop(name, None)
         if host is not None:
             host.end()
@@ -153,11 +153,11 @@ class FakeNet:
                 connection.cut(f"{name} is gone")
 
     def forget(self, name: str) -> None:
-        """Forgets a host: its address says that nobody is there, after ``kill``, silent or not."""
+        """Forgets a host, so that its address refuses, after ``kill``, silent or not."""
         self._dark.discard(name)
         self._change()
 
-    # Questions of a connection.
+    # The part that connections use.
 
     def delay_s(self, source: str, target: str) -> float:
         low, high = self.delays_s.get((source, target), self.default_delay_s) if self.delays_s else self.default_delay_s
@@ -179,7 +179,7 @@ class FakeNet:
         return done
 
     def unsent(self, source: str, target: str, size: int, due: float) -> None:
-        """Sends no further what was to be carried until ``due``."""
+        """Stops sending the bytes that would arrive until ``due``."""
         rate = self.bytes_per_s.get((source, target)) if self.bytes_per_s else None
         if rate and due > self.loop.time():
             self._busy_until[source, target] -= min(size / rate, due - self.loop.time())
@@ -205,20 +205,20 @@ class FakeNet:
 
     @property
     def brings(self) -> int:
-        """Requests on their way, or being served, whose senders do not wait for them any more."""
+        """Returns the number of requests under way, or being served, whose senders no longer wait for them."""
         return len(self._bringing)
 
     def bring(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        """Does the network's own work, even if both processes have ended."""
+        """Runs the network's own work, even if both processes have ended."""
         self.go_on(self.loop.create_task(coroutine, context=Context()))
 
     def go_on(self, task: asyncio.Task[Any]) -> None:
-        """Lets a request go on without its waiter."""
+        """Lets a request continue without its waiter."""
         self._bringing.add(task)
         task.add_done_callback(self._bringing.discard)
 
     async def passage(self, source: str, target: str, size: int = 0) -> None:
-        """One packet's way, or that of ``size`` bytes, however long it is blocked."""
+        """Waits while one packet, or ``size`` bytes, passes, however long the way is blocked."""
         arrived = self.loop.create_future()
         due = self.loop.time() + self.delay_s(source, target)
         if size:
@@ -259,7 +259,7 @@ class FakeHost:
         self._dialled: list[Connection] = []
 
     async def serve(self, host: str, port: int, handler: Handler, *, quick: Quick | None = None) -> FakeListener:
-        """``quick`` is a short way that a carrier may do without, and this one does."""
+        """Serves; ``quick`` is an optional shortcut, which this network does not use."""
         self._check()
         port = port or next(self._net.ports)
         if (host, port) in self._net.listeners:
@@ -297,7 +297,7 @@ class FakeHost:
         raise Unreachable(f"{url}: status {answer.status} instead of an upgrade")
 
     async def close(self) -> None:
-        """Every channel that this process has dialled is closed."""
+        """Closes every channel that this process has dialled."""
         for connection in self._dialled:
             await connection.client.close()
         self._dialled.clear()
@@ -310,7 +310,7 @@ class FakeHost:
                 del self._net.listeners[address]
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """A task of this process, though another's message may start it."""
+        """Starts a task of this process, even if another process's message causes it."""
         return self._net.loop.create_task(coroutine, context=self._owner.context())
 
     async def _exchange(
@@ -320,7 +320,7 @@ class FakeHost:
         base, _, query = url.partition("?")
         address, host, path = _place(base)
         target = f"{path}?{query}" if query else path
-        server = self._net.owners.get(address, address[0])  # one that is cut off cannot refuse either
+        server = self._net.owners.get(address, address[0])  # a host that is cut off cannot refuse either
         request = Request(method, target, Headers({"Host": host, **headers}), BytesBody(body), self.name)
         there = self._net.listeners.get(address)
         try:
@@ -367,7 +367,7 @@ class FakeHost:
         return result
 
     async def _come_late(self, server: str, address: tuple[str, int], request: Request, message_bytes_max: int) -> None:
-        """A request whose sender has ended, or given up, while it was under way: its answer is lost."""
+        """Delivers a request whose sender has ended, or given up, meanwhile; its answer is lost."""
         await self._net.passage(self.name, server)
         listener = self._net.listeners.get(address)
         if listener is None:
@@ -393,7 +393,7 @@ class FakeListener:
         self.host = host
         self.serving = Tasks()
         self.url = f"http://{address[0]}:{address[1]}"
-        self.untaken_bytes = self.given_up = 0  # its clients take all at once
+        self.untaken_bytes = self.given_up = 0  # its clients read everything at once
         self.lateness = Histogram((0.1,))
 
     async def close(self) -> None:
@@ -449,6 +449,6 @@ class FakeListener:
 
 @cache
 def _place(base: str) -> tuple[tuple[str, int], str, str]:
-    """Address, Host header and path of a URL without its query."""
+    """Returns address, Host header and path of a URL without its query."""
     parts = urlsplit(base)
     return (parts.hostname or "", parts.port or 80), parts.netloc, parts.path or "/"

@@ -21,7 +21,7 @@ from vlsn.seams import Buffer, DirectoryLock, Disk, File, KeyValue, Stores
 
 
 class StoppingDisk:
-    """Counts as ``FakeDisk`` does; ``calls`` is the log of them."""
+    """Counts calls as ``FakeDisk`` does; ``calls`` has them."""
 
     def __init__(self, disk: Disk) -> None:
         self.calls: list[Call] = []
@@ -36,7 +36,7 @@ class StoppingDisk:
         self._stops.append(((lambda call: call.number == when) if isinstance(when, int) else when, moment))
 
     def fail_at(self, when: Callable[[Call], bool]) -> None:
-        """The next such call raises EIO and has no effect."""
+        """Makes the next such call raise EIO, without an effect."""
         self._fail = when
 
     def process_kill(self) -> None:
@@ -48,7 +48,7 @@ class StoppingDisk:
         self._fail = None
 
     def opened(self, close: Callable[[], None]) -> None:
-        """The process has something open: it is closed when the process is killed; closed twice is closed once."""
+        """Notes an open object of the process, which a kill closes; a second close has no effect."""
         self._open.append(close)
 
     # The Disk seam.
@@ -99,7 +99,7 @@ class StoppingDisk:
 
     @contextmanager
     def step(self, name: str, path: str, offset: int = 0, size: int = 0) -> Iterator[Moment | None]:
-        """One call.  Yields ``during`` where half of it is to happen."""
+        """Makes one call.  Yields ``during`` if only half of it must happen."""
         if self.stopped:
             raise StopHere("this process ended at an earlier disk call")
         call = Call(len(self.calls) + 1, name, path, offset, size)
@@ -161,7 +161,7 @@ class StoppingFile:
             self._file.drop_cache()
 
     def close(self) -> None:
-        """Closes the file, harmlessly for a process that is gone."""
+        """Closes the file; does nothing for an ended process."""
         self._file.close()
 
 

@@ -1,12 +1,12 @@
 """Threads without threads: in virtual time, or inside the caller.
 
-``FakeThreads`` runs each job at one moment of virtual time; how long the job takes before and after that
-moment, and how long its completion is on its way home, is drawn.  So a kill finds a job not begun, done and
-not yet reported, or reported; and a second job may have run before the first one's completion.  On a stalling disk a
-job hangs until that is over, its effect there already or only then.
+``FakeThreads`` runs each job at one moment of virtual time. The durations of the job before and after that moment, and
+of the delay of its completion, are random.  So a kill finds a job not begun, done and not yet reported, or reported.  A
+second job may have run before the first one's completion.  On a stalling disk a job hangs until the stall is over, with
+its effect before or after.
 
-``InlineThreads`` runs a job in ``submit`` itself and its completion right after it: a log on it makes the
-same disk calls in the same order every time, which is what a crash at call number N needs.
+``InlineThreads`` runs a job in ``submit`` itself and its completion right after it. A log on it makes the same disk
+calls in the same order every time, which a crash at call number N needs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Completion = tuple[Callable[[Any], None], object]
 
 class FakeThreads:
     """The workers of one process.  ``latency_s`` is the range of a job's own time; the time of its disk calls
-    (``FakeDisk.latency``) comes on top."""
+    (``FakeDisk.latency``) is added."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class FakeThreads:
         return threading.RLock()
 
     def kill(self) -> None:
-        """The process is gone: no job runs and no completion is called any more."""
+        """Ends the process: no job runs and no completion is called any more."""
         self.killed = True
 
 
@@ -63,11 +63,11 @@ class FakeWorker:
         self._finished: deque[Completion] = deque()
         self._pending = 0
         self._begun = False
-        """The next job has a time."""
+        """True if the next job has a time."""
         self._free_s = 0.0
-        """The time at which the job before it ends."""
+        """The time at which the last job ends."""
         self.since_s = threads.loop.time()
-        """The time at which it began its job, or to wait."""
+        """The time at which it began its job, or its wait."""
         self._closed = False
 
     def submit(self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[BaseException], None]) -> None:
@@ -106,7 +106,7 @@ class FakeWorker:
             if stall_s > 0.0 and random() < 0.5:
                 threads.loop.call_later(stall_s, self._run, after_s)
                 return
-            disk.take_latency()  # others' calls on this disk since are not this job's time
+            disk.take_latency()  # earlier calls on this disk are not this job's time
             calls = len(disk.calls)
         if self._jobs and not threads.killed:
             self._run_next()
@@ -117,7 +117,7 @@ class FakeWorker:
         low, high = threads.latency_s
         way_s = low + (high - low) * random() if random() < 0.5 else 0.0
         self._free_s = threads.loop.time() + after_s
-        threads.loop.call_at(self._free_s + way_s, self._tell)  # the oldest one, whichever timer is first
+        threads.loop.call_at(self._free_s + way_s, self._tell)  # reports the oldest one, whichever timer is first
         self._begun = False
         if self._jobs and not threads.killed:
             self._begin()
@@ -151,7 +151,7 @@ class FakeWorker:
 
 class InlineThreads:
     """Threads whose jobs and completions run on the caller's thread before ``submit`` returns. Jobs that these submit
-    run after them, still before the outermost ``submit`` returns. ``StopHere`` comes out of ``submit``."""
+    run after them, still before the outermost ``submit`` returns. ``submit`` passes ``StopHere`` on."""
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()

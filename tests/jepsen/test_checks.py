@@ -74,8 +74,10 @@ def cut_final(node: str, *rows: tuple[int, int, int]) -> Line:
     return ("final", "info", "final", {"node": node, "to": max((row[0] for row in rows), default=0), **entries(*rows)})
 
 
-def status(node: str, state: str, term: int, *, dtvlsn: int = 0, process: str = "p", incarnation: str = "1") -> Line:
-    value = {"node": node, "state": state, "term": term, "master": "", "process": process}
+def status(
+    node: str, state: str, term: int, *, dtvlsn: int = 0, process: str = "p", incarnation: str = "1", level: int = 0
+) -> Line:
+    value = {"node": node, "state": state, "term": term, "master": "", "process": process, "level": level}
     return ("watch", "info", "status", {**value, "incarnation": incarnation, "reason": "", "dtvlsn": dtvlsn, "last": 0})
 
 
@@ -254,6 +256,10 @@ def test_terms_and_durable_ends_may_begin_anew_with_an_incarnation_or_a_process(
         (
             "status-falls",
             [status("n1", "MASTER", 3, dtvlsn=9), status("n1", "REPLICA", 4, dtvlsn=8), final("n1", *LOG)],
+        ),
+        (
+            "status-falls",
+            [status("n1", "MASTER", 3, level=4), status("n1", "REPLICA", 3, level=3), final("n1", *LOG)],
         ),
         ("node-ended", [ended("n2"), final("n1", *LOG)]),
         ("node-halted", [status("n2", "HALTED", 3), final("n1", *LOG)]),

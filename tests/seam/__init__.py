@@ -1,1 +1,1 @@
-"""One suite for a seam: the real adapter and its fake both pass it."""
+"""One test suite for a seam, which the real adapter and its fake both pass."""

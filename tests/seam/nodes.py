@@ -25,7 +25,7 @@ PORT = 7701
 JSON = {"Content-Type": "application/json"}
 SEGMENT = 64 * KIB
 BIG = b"." * 4000
-"""A value with which an entry fills a segment soon."""
+"""A large value, so that few entries fill a segment."""
 CLEANS: dict[str, Any] = {
     "segment_bytes": SEGMENT,
     "checkpoint_bytes": SEGMENT,
@@ -37,13 +37,13 @@ CLEANS: dict[str, Any] = {
 
 
 class Group:
-    """Machines n1 … and whatever node runs on each."""
+    """The machines n1 … and the node that runs on each."""
 
     node_class = Node
 
     def __init__(self, seed: int, size: int = 3, *, levels: Levels = LEVEL_1, **settings: Any) -> None:
-        """``levels`` are what its binaries speak: the group is founded at the highest. Most tests count VLSNs from a
-        founding at level 1, whose block is one entry shorter."""
+        """``levels`` are the levels that the binaries support: the group is founded at the highest. Most tests count
+        VLSNs from a founding at level 1, whose block is one entry shorter."""
         self.loop = asyncio.get_running_loop()
         self.rng = Random(seed)
         self.net = FakeNet(self.loop, Random(f"net/{seed}"))
@@ -59,7 +59,7 @@ class Group:
         self.settings: dict[str, Any] = {"segment_bytes": SEGMENT, "checkpoint_period_s": 5.0, **settings}
 
     def machine(self, name: str) -> Machine:
-        """A new machine, its disk empty: of a newcomer, or in the place of one that is no more."""
+        """Makes a machine with an empty disk: of a newcomer, or in the place of a removed one."""
         assert name not in self.nodes, f"{name} is up"
         made = self.machines[name] = Machine(name, self.loop, self.net, Random(f"{name}/{self.rng.random()}"))
         made.levels = self.levels
@@ -67,7 +67,7 @@ class Group:
         return made
 
     def made_children(self, name: str) -> FakeChildren:
-        """Makes what starts children on that machine."""
+        """Makes the object that starts children on that machine."""
         return FakeChildren()
 
     def url(self, name: str) -> str:
@@ -98,7 +98,7 @@ class Group:
         await asyncio.sleep(0)
 
     def _ended(self, name: str, error: BaseException) -> None:
-        """A node ended itself.  A process that its disk stopped is killed, not ended, on whichever thread."""
+        """Handles a node that ended itself.  A process that its disk stopped is killed, not ended, on any thread."""
         if not _stopped_here(error):
             self.fatal.append((name, error))
 
@@ -114,7 +114,7 @@ class Group:
                 self.machines[name].kill()
 
     async def until(self, holds: Callable[[], bool], what: str, limit_s: float = 30.0) -> None:
-        """Waits in virtual time; fails with every node's report of itself."""
+        """Waits in virtual time until ``holds``; a failure shows every node's status."""
         deadline = self.loop.time() + limit_s
         while not holds():
             if self.loop.time() > deadline:
@@ -124,7 +124,7 @@ class Group:
 
     @property
     def master(self) -> str:
-        """The leader of the highest term, as far as the nodes know; the first by name while nobody leads."""
+        """The leader of the highest term known to the nodes; the first by name while no node leads."""
         leading = {
             name: node.opened().log.node_file.record.term
             for name, node in self.nodes.items()
@@ -133,7 +133,7 @@ class Group:
         return max(leading, key=lambda name: leading[name], default=self.names[0])
 
     async def serving(self, master: str = "") -> None:
-        """Waits until ``master``, or anyone, leads, with its own first block durable."""
+        """Waits until ``master``, or any node, leads, and its own first block is durable."""
 
         def ready() -> bool:
             node = self.nodes.get(master or self.master)
@@ -157,7 +157,7 @@ class Group:
         return response.status, msgspec.json.decode(bytes(response.body))
 
     async def appended(self, value: bytes, *, to: str = "") -> int:
-        """Its VLSN, once it is durable; sent again while nobody takes it."""
+        """Appends, again and again until a node accepts it; returns its VLSN once durable."""
         while True:
             status, answer = await self.append(value, to=to)
             if status == 200:
@@ -166,8 +166,8 @@ class Group:
             await asyncio.sleep(0.05)
 
     async def read(self, name: str, begins: int = 0) -> dict[int, bytes]:
-        """Reads as a client from one node, from the first VLSN to its durable end. With ``begins`` it reads from there
-        on, and the node may clean meanwhile."""
+        """Reads one node's log as a client, from the first VLSN to its durable end. With ``begins`` it reads from that
+        VLSN on, and the node may clean meanwhile."""
         found: dict[int, bytes] = {}
         at = begins or 1
         while True:

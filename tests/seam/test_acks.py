@@ -1,4 +1,4 @@
-"""An answer is true when it is sent: replicas give up acknowledged blocks while the master's disk works."""
+"""An answer is true when it is sent: replicas lose acknowledged blocks while the master's disk is busy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SLOW_S = 0.8
 
 
 def holders(group: Group, value: bytes) -> set[str]:
-    """Returns the nodes in whose segments ``value`` lies."""
+    """Returns the nodes whose segments contain ``value``."""
     return {
         name
         for name, machine in group.machines.items()
@@ -30,7 +30,7 @@ def holders(group: Group, value: bytes) -> set[str]:
 
 
 async def acknowledged(group: Group, master: str, replica: str) -> asyncio.Task[tuple[int, dict[str, Any]]]:
-    """Returns an append under way that ``replica`` has acknowledged; the disk of ``master`` takes seconds for it."""
+    """Returns a pending append that ``replica`` has acknowledged; the disk of ``master`` takes seconds for it."""
     (third,) = (name for name in group.names if name not in (master, replica))
     group.kill(third)
     await fed(group, 1)
@@ -76,7 +76,7 @@ async def test_an_answer_does_not_count_a_replica_that_has_given_its_log_up(way:
 
 @virtual
 async def test_an_answer_does_not_count_a_replica_that_is_silent() -> None:
-    """Its machine is gone without a word, and its disk with it; nothing has ended its connection yet."""
+    """The replica's machine is gone silently, with its disk; its connection is not closed yet."""
     group = Group(82, 5)
     group.net.stall_s = 60.0
     await group.start()
@@ -105,7 +105,7 @@ async def test_an_answer_does_not_count_a_replica_that_is_silent() -> None:
 
 
 class Mute(Channel):
-    """A connection on which nothing comes."""
+    """A connection on which nothing arrives."""
 
     async def send(self, message: Buffer) -> None:
         pass
@@ -127,8 +127,8 @@ class Mute(Channel):
 @pytest.mark.parametrize("late", [False, True])
 @virtual
 async def test_an_answer_does_not_count_what_a_feed_that_was_replaced_has_brought(late: bool) -> None:
-    """Another store has come under the name while the old connection was half open. ``late``: an acknowledgement that
-    was under way on it is read after that."""
+    """Another store has the replica's name now, while the old connection is half open. With ``late``, an
+    acknowledgement under way on the old connection is read after that."""
     group = Group(83)
     await group.start()
     await group.serving()

@@ -1,4 +1,4 @@
-"""Alarms: a condition on one node that needs a person is reported by every node, for as long as it lasts."""
+"""Alarms: every node reports a condition on one node that needs an operator, for as long as it lasts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def status(group: Group, node: str) -> dict[str, Any]:
 
 
 async def until_all_tell(group: Group, wanted: list[tuple[str, str, str]]) -> list[dict[str, Any]]:
-    """Waits until every node tells these alarms, and no others; returns those of the first node."""
+    """Waits until every node reports these alarms, and no others; returns those of the first node."""
 
     async def told(node: str) -> list[dict[str, Any]]:
         return list((await status(group, node))["alarms"])

@@ -26,7 +26,7 @@ def events(group: Group, name: str, *kinds: str) -> list[dict[str, Any]]:
 
 
 def fail_all_background(disk: FakeDisk) -> None:
-    """All of it but the standby."""
+    """Makes all background work on the disk fail, except the standby."""
     disk.fail_at(lambda call: call.name in ("rename", "allocated", "free_bytes"), times=FOREVER)
     disk.fail_at(lambda call: call.name == "remove" and call.path.endswith(".vlog"), times=FOREVER)
 
@@ -76,7 +76,7 @@ async def test_a_master_whose_background_work_fails_leads_on_and_says_so(seed: i
 
 
 async def patient(group: Group, number: int, limit_s: float = 60.0) -> int:
-    """The VLSN of an append that is sent again for as long as it is refused, safe to send again."""
+    """Returns the VLSN of an append that is repeated while it is refused as safe to repeat."""
     deadline = group.loop.time() + limit_s
     while True:
         code, answer = await group.append(b"%d" % number + BIG)

@@ -1,4 +1,4 @@
-"""The sum of a log's entries is the same on every node, whichever way it came there: all of a state record's fields."""
+"""All fields of a state record are the same on every node, by whatever way the log came there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Told = tuple[str, dict[str, Any]]
 
 
 async def told(group: Group, turn: int) -> Told:
-    """Changes everything once. Returns the handle of its transaction, and the answer of the commit."""
+    """Makes every kind of change once. Returns the handle of its transaction, and the answer of the commit."""
     await sent(group, PRODUCER, turn)
     await sent(group, 0x10 + turn, 0, born=group.nodes[group.master].dtvlsn())
     durability = {"local": "write_no_sync", "replica": "sync"}
@@ -46,7 +46,7 @@ async def told(group: Group, turn: int) -> Told:
 
 
 async def cleaned(seed: int, **settings: Any) -> tuple[Group, list[Told]]:
-    """Starts three nodes whose logs begin behind one turn of all changes, and before another one. Returns the handles
+    """Starts three nodes whose logs begin after one turn of all changes, and before another turn. Returns the handles
     and answers of both turns' transactions."""
     group = Group(seed, levels=LEVELS, **CLEANS, retention_bytes=3 * SEGMENT, **settings)
     await group.start()
@@ -81,7 +81,7 @@ async def all_add_up_to_the_same(group: Group) -> None:
 
 
 async def kept(group: Group, name: str) -> None:
-    """Its state record is what it has after a kill."""
+    """Checks that a node has the same state record after a kill."""
     await group.nodes[name].services.administration.checkpoint()
     group.kill(name)
     await group.start(name)
@@ -122,7 +122,8 @@ async def test_whoever_has_its_log_anew_adds_up_to_what_the_others_do(
 @pytest.mark.parametrize("found", [True, False])
 @virtual
 async def test_a_commit_that_only_others_know_is_asked_again_until_they_have_told(found: bool) -> None:
-    """Before every member has answered it is neither gone nor unknown; where none knows it, it is unknown for good."""
+    """Before every member has answered, the commit is neither gone nor unknown; if none has it, it is unknown for
+    good."""
     group, ((before, first), (behind, second)) = await cleaned(2)
     whole = group.master
     crippled = [name for name in group.names if name != whole]

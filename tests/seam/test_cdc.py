@@ -1,4 +1,4 @@
-"""CDC consumers on real nodes in one process: all that is durable, in order, nothing skipped, whatever ends."""
+"""CDC consumers on real nodes in one process: they receive everything durable, in order, without a gap."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ KIB = 1024
 
 
 class Sink:
-    """The events that one consumer of one node was given, over all its lives."""
+    """The events that one consumer of one node received, over all its lives."""
 
     def __init__(self) -> None:
         self.given: dict[int, bytes] = {}
         self.lives: list[tuple[int, list[int]]] = []
-        """The place where each life had to begin, and the VLSNs that it received."""
+        """The position at which each life had to begin, and the VLSNs that it received."""
         self.committed = 0
-        """Behind the last event for which it returned True, and what is no event after it."""
+        """The VLSN after the last event for which it returned True, and after entries that are no events."""
         self.stops = 0
         self.commits = True
         self.takes = 1 << 30
@@ -43,16 +43,16 @@ class Sink:
         self.refuses = False
         self.is_away = False
         self.away_s = 0.0
-        """Seconds before which it wants nothing."""
+        """Seconds before which it accepts nothing."""
         self.contexts: list[CdcContext] = []
         self.own: CdcPosition | None = None
         self.moved: list[bool] = []
         self.jumps: list[tuple[int, int]] = []
-        """Where a life began past what was committed: nothing but entries of the log's own lies between."""
+        """Lives that began past the committed position, with only the log's own entries between."""
 
 
 class Recorder(CdcConsumer):
-    """Notes everything in a ``Sink``."""
+    """Notes every call in a ``Sink``."""
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
@@ -130,7 +130,7 @@ class Captured(Group):
         raise AssertionError(f"{node} {name} is not {state}: {told}")
 
     async def until_told(self, name: str, **wanted: Any) -> dict[str, Any]:
-        """Waits until ``n1`` reports that of a consumer; returns the whole report."""
+        """Waits until ``n1`` reports these fields of a consumer; returns the whole report."""
         for _ in range(6000):
             told = await self.told("n1", name)
             if all(told[key] == value for key, value in wanted.items()):
@@ -225,7 +225,8 @@ def test_it_changes_to_segments_and_back_a_thousand_times_and_nobody_sees_it(mon
 @pytest.mark.parametrize("seed", seeds(6))
 @virtual
 async def test_nothing_is_skipped_whatever_ends(seed: int) -> None:
-    """Children, nodes, machines end at any moment; consumers commit now and then, and take as much as they like."""
+    """Children, nodes and machines end at any moment; consumers commit now and then, and accept any number of
+    events."""
     rng = Random(seed)
     group = await started(seed, one(retries_max=1000), ring_bytes_max=16 * KIB)
     over = False

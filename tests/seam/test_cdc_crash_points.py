@@ -1,10 +1,10 @@
-"""A consumer's commit, stopped at every call of the disk: reopened, its position is the last reported or the new one.
+"""A consumer's commit, stopped at every disk call: after a restart its position is the last reported or the new one.
 
-    on_events ─► True ─► stored ─► reported      n1's disk stops before, in or behind each call from here to there
+    on_events ─► True ─► stored ─► reported      n1's disk stops before, in or after each call from here to there
                     └────────────┘
 
 The next life begins exactly at the position on the medium.  Stored events never come again, and no unpromised event is
-passed over.
+skipped.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COMMITS = 4
 
 
 class Notes:
-    """The life of one consumer, over all its processes."""
+    """The events of one consumer, over all its processes."""
 
     def __init__(self) -> None:
         self.begins: list[int] = []
@@ -53,7 +53,7 @@ class Noting(CdcConsumer):
 
 
 async def made(seed: int, *, leads: bool, size: int) -> tuple[Captured, Notes]:
-    """A group whose consumers have a position and nothing to be given yet."""
+    """Makes a group whose consumers have a position and no events yet."""
     group = Captured(seed, one(run_on="master" if leads else "node", retries_max=1000), size=size)
     notes = Notes()
     for node in group.names:
@@ -66,7 +66,7 @@ async def made(seed: int, *, leads: bool, size: int) -> tuple[Captured, Notes]:
 
 
 def _stored(group: Captured) -> int:
-    """Returns the position as the master, or n1, reports it; 0 while neither does."""
+    """Returns the position that the master, or n1, reports; 0 while neither does."""
     records = [group.nodes[node].cdc.records["orders"] for node in group.names if node in group.nodes]
     return max((record.next for record in records if record.settings.run_on == "master"), default=0) or (
         records[0].next if records and "n1" in group.nodes else 0
@@ -74,7 +74,7 @@ def _stored(group: Captured) -> int:
 
 
 async def commits(group: Captured, notes: Notes, told: list[int]) -> None:
-    """Lets a consumer commit some, one after the other; ``told`` gets each that is reported as stored."""
+    """Lets a consumer commit several times; adds each position that is reported as stored to ``told``."""
     for number in range(COMMITS):
         with suppress(VlsnLogError, AssertionError):
             await group.appended(b"%d" % number)
@@ -87,7 +87,7 @@ async def commits(group: Captured, notes: Notes, told: list[int]) -> None:
 
 
 def calls_of(leads: bool) -> int:
-    """Counts the calls of n1's disk in which a commit may be stopped."""
+    """Counts the calls of n1's disk at which a commit may be stopped."""
     count = 0
 
     async def main() -> None:
@@ -187,7 +187,7 @@ def test_a_commit_into_the_group_stopped_at_every_call(size: int, moment: Moment
 @pytest.mark.parametrize("seed", seeds(4))
 @virtual
 async def test_a_master_that_ends_as_a_commit_is_stored_leaves_it_to_the_next(seed: int) -> None:
-    """The next one has the commit in its log, and may not know yet that it is durable."""
+    """The next master has the commit in its log, and may not know yet that it is durable."""
     group, notes = await made(seed, leads=True, size=3)
     for number in range(6):
         lives = len(notes.begins)

@@ -1,4 +1,4 @@
-"""Failures around a consumer's position, one thing at a time: disks, children, masters, cleaned events."""
+"""Single failures around a consumer's position: disks, children, masters, cleaned events."""
 
 from __future__ import annotations
 
@@ -397,7 +397,7 @@ async def test_it_waits_for_the_groups_level(run_on: str) -> None:
 
 @virtual
 async def test_a_worker_that_does_not_know_the_groups_position_is_refused() -> None:
-    """As the worker of an old master does not know what the next one's has set."""
+    """The worker of an old master does not have the position that the next master's worker has set."""
     group = await started(11, one(run_on="master", options={"moved": True}))
     sink = group.sinks["orders", "n1"]  # one for all
     vlsns = [await group.appended(b"%d" % number) for number in range(5)]

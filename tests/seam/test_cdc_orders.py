@@ -1,4 +1,4 @@
-"""Orders of a person to CDC consumers: pause, resume, skip, reset, a range once more."""
+"""An operator's orders to CDC consumers: pause, resume, skip, reset, resend."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_a_pause_lasts_past_restarts_until_a_person_resumes_it() -> None:
 
 @virtual
 async def test_a_resume_is_refused_while_it_is_not_known_whether_it_is_paused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answered, it would be paused all the same once its position can be read."""
+    """If the resume were answered, the consumer would still be paused once its position can be read."""
     group = await started(23, one(), size=1)
     await group.appended(b"one")
     await group.everything()
@@ -214,7 +214,7 @@ async def test_no_cleaning_overtakes_a_reset_and_one_that_is_refused_moves_nothi
     overtaken: list[int] = []
 
     async def place(self: LocalPositions, at: At) -> None:
-        """Has the log cleaned as far as it may be, before the new position is stored."""
+        """Cleans the log as far as allowed, before the new position is stored."""
         for _ in range(40):
             await group.appended(bytes(10 * KIB))
         await asyncio.sleep(15.0)
@@ -239,7 +239,7 @@ async def test_no_cleaning_overtakes_a_reset_and_one_that_is_refused_moves_nothi
 @virtual
 async def test_no_cleaning_overtakes_the_beginning_of_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
     async def begin(self: LocalPositions, at: At) -> None:
-        """Has the log cleaned as far as it may be, before the first position is stored."""
+        """Cleans the log as far as allowed, before the first position is stored."""
         await asyncio.sleep(20.0)
         await begins(self, at)
 
@@ -390,7 +390,7 @@ async def test_one_of_the_group_is_told_of_its_begin_and_of_each_order_until_it_
     sink.commits = False
 
     async def again() -> CdcContext:
-        """Ends its process, and returns the messages to the next one."""
+        """Ends the consumer's process, and returns the context of the next one."""
         lives = len(sink.lives)
         if (child := group.children[group.master].alive.get("orders")) is not None:
             child.exit(1)

@@ -33,7 +33,7 @@ async def test_a_position_that_cannot_be_read_parks_it_and_never_begins_anew() -
 @pytest.mark.parametrize("lost", ["disk", "file"])
 @virtual
 async def test_a_position_that_is_gone_parks_it_and_never_begins_anew(lost: str) -> None:
-    """By a node that gets another disk, or by the file's removal: the group knows that it has begun there."""
+    """The node gets another disk, or the file is removed: the group has a record that the consumer has begun there."""
     group = await started(13, one(options={"moved": True}))
     vlsns = [await group.appended(b"%d" % number) for number in range(5)]
     await group.everything()
@@ -75,7 +75,7 @@ async def test_a_position_that_is_gone_parks_it_and_never_begins_anew(lost: str)
 
 @virtual
 async def test_a_position_that_is_gone_is_not_taken_for_one_that_was_cleaned_away() -> None:
-    """A new disk begins with an empty log, whose first VLSN is 1; then it is restored from one that begins later."""
+    """A new disk begins with an empty log from VLSN 1; then its log is restored from one that begins later."""
     group = await started(
         16, one(options={"moved": True}), retention_bytes=100 * KIB, hold_bytes_max=200 * KIB, cleaning_period_s=0.5
     )

@@ -1,4 +1,4 @@
-"""A change of the group waits for the one before it, and for a member that has everything."""
+"""A change of the group waits for the earlier change, and for a member with the whole log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _slow(call: Call) -> float:
 
 @virtual
 async def test_of_two_changes_asked_at_once_one_waits_for_its_turn() -> None:
-    """Both meet the same list, before anything is sealed. The second one's entry would take back the first one's
+    """Both changes start from the same list, before anything is sealed. The second one's entry would undo the first
     change, though that was answered as durable."""
     group = Group(931)
     await group.start()
@@ -45,8 +45,8 @@ async def test_of_two_changes_asked_at_once_one_waits_for_its_turn() -> None:
 @pytest.mark.parametrize("change", ["joins", "promoted"])
 @virtual
 async def test_a_member_counts_once_it_has_synced_what_was_there_when_it_began(change: str) -> None:
-    """Its disk is slow: a feed runs, and nothing of it is acknowledged for long.  A list that counts it would make
-    nothing durable meanwhile if another member were lost."""
+    """The newcomer's disk is slow: a feed runs, and nothing of it is acknowledged for long.  If the list counted it
+    meanwhile, and another member were lost, nothing would become durable."""
     group = Group(932)
     await group.start()
     await group.serving()
@@ -73,7 +73,7 @@ async def test_a_member_counts_once_it_has_synced_what_was_there_when_it_began(c
 
 @virtual
 async def test_a_change_is_told_durable_once_its_own_block_is_on_a_majority() -> None:
-    """The block before it becomes durable while its own is on its way to the disks of the replicas."""
+    """The block before the change becomes durable while the change's block is being written by the replicas."""
     group = Group(933)
     await group.start()
     await group.serving()

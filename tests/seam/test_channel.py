@@ -1,4 +1,4 @@
-"""The network seam: aiohttp on real sockets, on two loops, and ``FakeNet`` do the same."""
+"""The network seam: aiohttp on real sockets, on two loops, and ``FakeNet`` behave the same."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def fake_pair() -> Pair:
 
 
 def narrow_pair() -> Pair:
-    """Links of 10 MB/s, so that each message takes its time."""
+    """Makes links of 10 MB/s, so that each message takes time."""
     net = FakeNet(asyncio.get_running_loop(), Random(5))
     net.width = lambda source, target: 10e6
     return Pair(net.host("here"), net.host("there"))
@@ -216,7 +216,7 @@ def test_an_address_is_had_once(run_body: RunBody) -> None:
 
 
 async def noted_end(work: Awaitable[None], said: list[str], ended: asyncio.Event) -> None:
-    """Waits until the channel that ``work`` is at is closed."""
+    """Notes when the channel that ``work`` uses is closed."""
     try:
         await work
     except ChannelClosed:
@@ -509,7 +509,7 @@ def test_a_listener_that_closes_ends_its_channels(run_body: RunBody) -> None:
 
 
 def test_who_has_connected_closes_without_a_word_from_the_other_side(run_body: RunBody) -> None:
-    """The other side may stand still: a replica that leaves its feed to elect another master waits for nobody."""
+    """The other side may be suspended: a replica that leaves its feed to elect another master must not wait for it."""
     ended = asyncio.Event()
 
     async def stands_still(channel: Channel) -> None:

@@ -1,4 +1,4 @@
-"""Three nodes that clean: each for itself, never past its replicas, and age by agreed clocks only."""
+"""Three nodes clean independently: never past their replicas' needs, and by age only with clocks that agree."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def test_age_is_judged_by_clocks_that_agree(seed: int) -> None:
     group.kill("n2", "n3")
     cleaning = group.nodes["n1"].opened().cleaning
     assert cleaning is not None
-    assert await cleaning._clocks() == "only 0 of 2 members have told their clocks"
+    assert await cleaning._clocks() == "only 0 of 2 members have reported their clocks"
     await group.stop()
 
 

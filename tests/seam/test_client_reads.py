@@ -1,4 +1,5 @@
-"""The client's reads against real nodes in one process: they hold every entry that it knows to be durable, and end."""
+"""The client's reads against real nodes in one process: they return every entry that it knows to be durable, and
+end."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ ROUNDS = 100
 FAR_S = 0.5
 """Seconds from the master to a replica that lags."""
 Story = Callable[[Group, Client, int], Awaitable[int]]
-"""Has something made durable, and returns its VLSN."""
+"""Makes an entry durable, and returns its VLSN."""
 
 
 async def by_append(group: Group, log: Client, number: int) -> int:
@@ -91,7 +92,7 @@ async def by_deletion(group: Group, log: Client, number: int) -> int:
 
 
 async def by_reading(group: Group, log: Client, number: int) -> int:
-    """Another client appends, and this one reads that at the master before it asks the replica again."""
+    """Lets another client append; this one reads the entry at the master before it asks the replica again."""
     async with connect(group.url(group.master), network=group.net.host("another")) as other:
         vlsn = await other.append(b"%d" % number)
     log._reader._current = 1
@@ -137,7 +138,7 @@ async def test_a_read_of_a_replica_that_lags_has_what_its_client_was_told_is_dur
 
 
 async def asked(group: Group, name: str, path: str) -> tuple[int, str]:
-    """Status, and the type of the problem."""
+    """Returns the status, and the type of the problem."""
     response = await group.client.request("GET", f"{group.url(name)}{path}", timeout_s=5.0)
     return response.status, msgspec.json.decode(bytes(response.body))["type"] if response.status >= 300 else ""
 
@@ -250,7 +251,7 @@ async def test_a_read_that_knows_more_than_any_node_shows_ends_in_time() -> None
 
 @virtual
 async def test_a_client_that_reaches_a_member_elsewhere_than_its_group_does_reads_on() -> None:
-    """Its name is in the list, and no other member can be reached from here."""
+    """The member's name is in the list, and no other member can be reached from here."""
     group, _, _ = await started(34, hosts=("proxy",))
     vlsn = await group.appended(b"one")
     master = group.master

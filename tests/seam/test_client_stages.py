@@ -1,4 +1,4 @@
-"""Transactions that a client stages at the master by the piece: pieces given up, sent again, given back."""
+"""Transactions that a client stages at the master in pieces, which are abandoned, repeated and freed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from vlsn.limits import MIB
 
 
 async def full_of(txn: Transaction, count: int) -> list[bytes]:
-    """Appends so many large entries, an odd number: the last one is kept, the next one is staged with it."""
+    """Appends an odd number of large entries: the last is kept, and staged with the next one."""
     entries = [b"%d" % number + LARGE for number in range(count)]
     for entry in entries:
         await txn.append(entry)
@@ -125,7 +125,7 @@ async def test_a_piece_whose_answer_was_lost_is_sent_again_and_staged_once(group
 
 
 async def waits_in(txn: Transaction, count: int) -> None:
-    """Runs a transaction's block that appends, and waits until it is cancelled."""
+    """Runs a transaction's block that appends, and waits there until it is cancelled."""
     async with txn:
         await full_of(txn, count)
         await asyncio.Event().wait()

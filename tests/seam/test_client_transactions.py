@@ -1,4 +1,4 @@
-"""The client's transactions against real nodes in one process: whole and once or not at all, whatever fails."""
+"""The client's transactions against real nodes in one process: whole and once, or absent, whatever fails."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FIRST = b"first"
 def played(
     *, seed: int = 11, settings: dict[str, Any] | None = None, **client: Any
 ) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
-    """Makes a test of a story, which gets three nodes and a client of them; the innermost decorator."""
+    """Makes a test of an async function, which receives three nodes and their client; the innermost decorator."""
 
     def made(story: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         async def main(**given: Any) -> None:
@@ -79,7 +79,7 @@ async def filled(txn: Transaction, entries: list[bytes]) -> None:
 
 
 async def values(group: Group, name: str = "") -> list[bytes]:
-    """Returns what is logged but for ``FIRST``."""
+    """Returns the logged values without ``FIRST``."""
     return [value for value in (await group.read(name or group.master)).values() if value != FIRST]
 
 
@@ -194,7 +194,8 @@ async def test_an_outcome_that_is_unknown_is_told_and_the_commit_may_be_called_a
 async def test_a_commit_that_is_refused_after_one_of_unknown_outcome_is_unknown_too(
     group: Group, log: Client, size: int
 ) -> None:
-    """A refusal speaks of its own try: who took it for the end would run the transaction again, and double it."""
+    """A refusal is about its own attempt only: a caller that took it for the outcome would run the transaction
+    twice."""
     txn = log.transaction()
     await txn.append_many([LARGE] * size)
     others = [name for name in group.names if name != group.master]
@@ -333,7 +334,7 @@ async def left(*tasks: asyncio.Task[Any]) -> None:
 
 
 async def logged(group: Group, log: Client, txn: Transaction) -> asyncio.Task[Any]:
-    """Commits ``txn`` where the answer does not come, and returns once its block is in the master's log."""
+    """Commits ``txn`` so that no answer arrives, and returns once its block is in the master's log."""
     await filled(log.transaction(), [FIRST])  # it is connected
     log_of_master = lead(group).log
     last = log_of_master.view.range.last
@@ -348,7 +349,7 @@ async def logged(group: Group, log: Client, txn: Transaction) -> asyncio.Task[An
 async def test_a_commit_that_was_cancelled_and_is_asked_again_is_logged_once(
     group: Group, log: Client, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """Also where the log has forgotten it meanwhile, behind as many others as it remembers."""
+    """This holds even if the log has forgotten the commit, after as many others as it remembers."""
     monkeypatch.setattr("vlsn.state.handles.REMEMBERED", 4)
     txn = log.transaction()
     mine = [LARGE] * 4 if what == "staged" else [b"mine"]

@@ -1,4 +1,4 @@
-"""Consumers against real nodes in one process: each reads on from where it last committed, whatever becomes of them."""
+"""Consumers against real nodes in one process: each continues where it last committed, after any failure."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def client(group: Group, timeout_s: float = 300.0) -> Client:
 
 
 async def taken(log: Client, count: int, **begin: object) -> list[bytes]:
-    """Reads so many entries as a new worker of ``billing``, and commits behind the last one."""
+    """Reads ``count`` entries as a new worker of ``billing``, and commits after the last one."""
     found: list[bytes] = []
     consumer = log.consumer("billing", **begin)  # type: ignore[arg-type]
     async for entry in consumer:
@@ -136,7 +136,7 @@ async def test_a_transaction_commits_no_position_that_lies_in_another_group() ->
 @pytest.mark.parametrize("seed", seeds(4))
 @virtual
 async def test_consumers_see_every_entry_through_whatever_happens(seed: int) -> None:
-    """Workers are dropped at random; each commits now and then.  Every entry is seen, in order behind each commit."""
+    """Workers are dropped at random; each commits now and then.  Every entry is seen, in order after each commit."""
     group, rng = Group(seed, levels=LEVELS), Random(f"consumer/{seed}")
     seed_global(seed)
     group.net.cut_rate = 0.01
@@ -174,8 +174,8 @@ async def test_consumers_see_every_entry_through_whatever_happens(seed: int) -> 
 
 
 async def copied(source: Client, sink: Client, name: str, *, until: bytes, rng: Random) -> None:
-    """Copies entries with the key ``in`` as such with the key ``out``, each page with its position, up to ``until``.
-    Whatever fails, a new worker goes on."""
+    """Copies entries with the key ``in`` to entries with the key ``out``, each page with its position, up to ``until``.
+    After any failure a new worker continues."""
     while True:
         consumer = source.consumer(name, from_vlsn="start", kept_in=sink)
         try:
@@ -205,7 +205,7 @@ async def outputs(log: Client) -> list[bytes]:
 @pytest.mark.parametrize("seed", seeds(4))
 @virtual
 async def test_a_pipeline_within_a_group_copies_each_entry_once_and_in_order(seed: int) -> None:
-    """Two workers of one name run all the time, each believing that it is the only one."""
+    """Two workers of one name run all the time; each believes that it is the only one."""
     group, rng = Group(seed, levels=LEVELS), Random(f"pipeline/{seed}")
     seed_global(seed)
     group.net.cut_rate = 0.01
@@ -284,7 +284,7 @@ RAISED = ("before commit_position", "behind commit_position", "by abort", "by th
 
 
 async def fails(group: Group, log: Client, consumer: Consumer, raised: str) -> None:
-    """Makes a transaction in the loop's body that comes to nothing."""
+    """Makes a transaction in the loop's body that fails."""
     async with log.transaction() as txn:
         await txn.append(b"never", key=b"out")
         if raised == "before commit_position":
@@ -332,7 +332,7 @@ async def test_an_entry_is_given_again_where_the_loop_caught_what_its_transactio
 
 
 async def singly(consumer: Consumer) -> AsyncIterator[Entry]:
-    """Takes whole pages, and says how far it came in each."""
+    """Takes whole pages, and commits within each."""
     async for page in consumer.pages():
         for entry in page.entries:
             consumer.given(entry)
@@ -342,7 +342,7 @@ async def singly(consumer: Consumer) -> AsyncIterator[Entry]:
 
 
 async def consumed(consumer: Consumer, log: Client) -> list[bytes]:
-    """Takes what there is, slowly, and commits at the end."""
+    """Takes all entries slowly, and commits at the end."""
     found: list[bytes] = []
     async for entry in consumer:
         found.append(entry.value)
@@ -481,7 +481,8 @@ async def test_a_poll_that_gave_nothing_in_time_is_asked_again_and_misses_nothin
 async def test_the_late_answer_of_a_commit_lets_nothing_be_committed_that_was_given_since(
     group: Group, log: Client
 ) -> None:
-    """Seed 20261128439 of the simulation: a commit is cancelled, the log is asked before it lands, its answer comes."""
+    """Simulation seed 20261128439: a commit is cancelled, the log is read before it is logged, then its answer
+    arrives."""
     await log.append(b"0")
     consumer = log.consumer("late", from_vlsn="start")
     entry = await consumer.poll(timeout_s=5.0)

@@ -1,4 +1,4 @@
-"""Copies of which one may be the only one: nothing that a node knows durable is given up unasked."""
+"""Copies that may be the only ones: a node discards nothing that it knows to be durable without an order."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ async def moved(group: Group, to: str) -> None:
 
 
 async def parted(seed: int, *, cleaned: bool = False, instead: int = 200) -> tuple[Group, dict[int, bytes]]:
-    """Parts n1 and n2, back from images of term 1, from n3, which is down. They serve in the very term that n3 has
-    durable entries of. ``cleaned``: in a later one, and n3 has cleaned away what it has in common with them. Returns
-    its entries."""
+    """Parts n1 and n2, restarted from images of term 1, from n3, which is down. They serve in the very term in which n3
+    has durable entries. With ``cleaned``, in a later term, and n3 has cleaned all that it shares with them. Returns the
+    entries of n3."""
     pad, count = (BIG, 100) if cleaned else (b"", 20)
     group = Group(seed, **(CLEANS if cleaned else {}))
     await group.start("n1", "n2")
@@ -62,7 +62,7 @@ def segments(group: Group, name: str) -> dict[str, bytes]:
 
 
 async def stays(group: Group, name: str, precious: dict[int, bytes], said: str) -> None:
-    """Waits until it halts; it serves its reads, and keeps every one of its entries, while the others go on."""
+    """Waits until the node halts; it serves reads, and keeps each of its entries, while the others serve."""
     await group.until(lambda: group.state(name) == "HALTED", f"{name} halts")
     await asyncio.sleep(20.0)
     node = group.nodes[name]
@@ -76,7 +76,7 @@ async def stays(group: Group, name: str, precious: dict[int, bytes], said: str) 
 
 
 async def given_up(group: Group, name: str) -> None:
-    """A person decides."""
+    """Restores the node by an operator's order."""
     answer = await group.client.request("POST", f"{group.url(name)}/v1/admin/restore", headers=JSON, timeout_s=5.0)
     assert answer.status in (200, 202), bytes(answer.body)
     node = group.nodes[name]
@@ -89,7 +89,7 @@ JSON = {"Content-Type": "application/json"}
 
 @virtual
 async def test_entries_known_durable_are_not_given_up_to_a_majority_that_has_forgotten_them() -> None:
-    """The two have sealed the same term again: one name, two contents, and the majority's is the wrong one."""
+    """Two nodes have sealed the same term again: one name has two contents, and the majority's is wrong."""
     group, precious = await parted(91)
     await group.start("n3")
     await stays(group, "n3", precious, "most members hold another block")
@@ -100,7 +100,7 @@ async def test_entries_known_durable_are_not_given_up_to_a_majority_that_has_for
 
 @virtual
 async def test_entries_known_durable_are_not_given_up_where_no_matchpoint_is_left() -> None:
-    """n3 has cleaned away what it has in common with the others: they hold other entries under its VLSNs."""
+    """n3 has cleaned the part that it shares with the others, which have other entries at its VLSNs."""
     group, precious = await parted(92, cleaned=True)
     await group.start("n3")
     await stays(group, "n3", precious, "up to which this node knows its log durable")
@@ -111,7 +111,7 @@ async def test_entries_known_durable_are_not_given_up_where_no_matchpoint_is_lef
 
 @virtual
 async def test_entries_known_durable_are_not_given_up_to_a_log_that_has_yet_to_pass_them() -> None:
-    """The node waits where the others end below its durable end; past that the difference is plain."""
+    """The node waits while the others end below its durable end; past it the difference shows."""
     group, precious = await parted(93, cleaned=True, instead=80)
     node_of = group.nodes
     assert node_of["n1"].opened().log.view.range.last < max(precious)

@@ -1,4 +1,4 @@
-"""Logs too damaged to open: which of them are given up for another node's, and when."""
+"""Logs too damaged to open: which of them are replaced by another node's log, and when."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_a_damaged_log_that_does_not_open_is_restored_when_a_person_asks()
 
 
 def newest(group: Group, name: str) -> str:
-    """Returns the newest segment of a node that holds frames."""
+    """Returns a node's newest segment with frames."""
     disk = group.machines[name].disk
     named = [each for each in disk.list(f"/{name}") if each.endswith(".vlog")]
     return max(each for each in named if any(disk.content(f"/{name}/{each}")[4096:5000]))
@@ -67,7 +67,7 @@ async def test_a_damaged_log_is_restored_by_itself_once_all_that_it_held_is_dura
 @pytest.mark.parametrize("further", [20, 0])
 @virtual
 async def test_damage_in_what_was_never_durable_is_nobodys_to_mend_and_ends_in_a_restore(further: int) -> None:
-    """Whether the group goes on past the damaged log's end, or is idle: its durable end is of a later term."""
+    """The group may log past the damaged log's end, or be idle: its durable end is of a later term."""
     told: dict[int, bytes] = {}
     group = Group(38, **{**SETTINGS, "checkpoint_period_s": 60.0, "checkpoint_bytes": 1 << 30})
     await group.start()
@@ -103,7 +103,8 @@ async def test_damage_in_what_was_never_durable_is_nobodys_to_mend_and_ends_in_a
 
 @virtual
 async def test_a_damaged_log_is_not_given_up_for_less_of_a_term_that_it_may_have_acknowledged_in() -> None:
-    """Its readable blocks are of the term before. It has acknowledged more of the last term than the one that is up."""
+    """Its readable blocks are of the earlier term. It has acknowledged more of the last term than the running node
+    has."""
     told: dict[int, bytes] = {}
     group = Group(39, **{**SETTINGS, "checkpoint_period_s": 60.0, "checkpoint_bytes": 1 << 30})
     await group.start()
@@ -142,7 +143,7 @@ async def test_a_damaged_log_is_not_given_up_for_less_of_a_term_that_it_may_have
 @virtual
 async def test_a_log_is_not_given_up_for_one_that_knows_less_durable() -> None:
     """One of the two others is down, and one was cut off before the last entries were acknowledged. The restoring
-    node's copy of them is the only one that is up."""
+    node has the only running copy of them."""
     group = Group(28)
     await group.start()
     await group.serving()

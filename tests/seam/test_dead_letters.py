@@ -1,4 +1,4 @@
-"""Dead letters of destinations: tried again, deleted, and wanted by others."""
+"""Dead letters of destinations: retried, deleted, and delivered by other destinations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vlsn.errors import BadArgument, NotFound
 
 @virtual
 async def test_a_dead_one_that_is_acknowledged_after_all_is_not_tried_again() -> None:
-    """Its first owner acknowledges it late: a durable acknowledgement ends every delivery."""
+    """Its first consumer acknowledges it late: a durable acknowledgement ends every delivery."""
     group = await made(17)
     async with client(group) as log:
         await log.destinations.put("orders", attempts_max=1, ack_timeout_s=3.0)
@@ -51,7 +51,7 @@ async def test_single_dead_ones_are_tried_again_or_deleted_and_the_others_stay()
             for order in (log.destinations.retry_dead, log.destinations.delete_dead):
                 with pytest.raises(NotFound, match="none of the dead messages that orders keeps"):
                     await order("orders", strange)
-        with pytest.raises(BadArgument, match="delete-dead needs them"):
+        with pytest.raises(BadArgument, match="delete-dead needs the VLSNs"):
             await log.destinations.delete_dead("orders", [])
         group.kill(group.master, power=True)
         await group.serving()

@@ -1,9 +1,9 @@
-"""The delivery of a destination, by real nodes, against a plain model of each right answer.
+"""Compares the delivery of a destination on real nodes with a plain model of each right answer.
 
-Steps are drawn: entries come, two consumers ask, acknowledge in order, at random, twice, and long after their time was
-over, give back, with a delay or without, say nothing; dead ones are tried again or deleted; the power of the node
-fails.  Each answer is held against the model's, message by message, with its attempt; in the end the table, and the
-dead letters, once each.
+The steps are random. Entries are appended; two consumers fetch, and acknowledge in order, at random, twice, or long
+after their deadline. They refuse, with a delay or without, or stay silent. Dead messages are retried or deleted, and
+nodes lose power.  Each answer is compared with the model's, message by message, with its attempt; at the end the table
+is compared, and each dead letter must be there once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vlsn.levels import LEVELS
 
 TIMEOUT_S = 5.0
 UNSURE_S = 0.6
-"""Seconds about a deadline in which a message may be out or not: it comes back with the next tick."""
+"""Seconds around a deadline in which a message may be out or not: it is redelivered at the next tick."""
 DEAD = b"o/dead"
 KEYS = (b"o1", b"o2", b"other", None)
 ASKS_S = 0.0
@@ -42,7 +42,7 @@ class Out:
 
 @dataclass(slots=True)
 class Model:
-    """A destination by plain sets and dicts, after every step."""
+    """A destination as plain sets and dicts, after every step."""
 
     prefix: bytes
     attempts_max: int
@@ -55,22 +55,22 @@ class Model:
     dead: set[int] = field(default_factory=set)
     out: dict[int, Out] = field(default_factory=dict)
     delayed: dict[int, float] = field(default_factory=dict)
-    """When those go out again that came back with a delay."""
+    """The times at which refused messages with a delay are delivered again."""
     tries: dict[int, int] = field(default_factory=dict)
-    """Attempts that are over, by VLSN."""
+    """Ended attempts, by VLSN."""
     noted: dict[int, int] = field(default_factory=dict)
-    """Attempts that the log knows of: from the second on."""
+    """Attempts in the log: from the second on."""
     anew: set[int] = field(default_factory=set)
-    """Messages that wait for their delay anew, once this lead meets them."""
+    """Messages whose delay begins anew once the new master meets them."""
     letters: list[tuple[int, int]] = field(default_factory=list)
-    """VLSN and attempts of the dead, in their order."""
+    """VLSN and attempts of dead messages, in their order."""
 
     def append(self, vlsn: int, key: bytes | None) -> None:
         if (key or b"").startswith(self.prefix):
             self.keys[vlsn] = key
 
     def take(self, most: int, now_s: float) -> list[tuple[int, int]]:
-        """Returns the VLSNs and attempts of the right answer to a consumer."""
+        """Returns the VLSNs and attempts of the right answer to a fetch."""
         waits = {self.keys[vlsn] for vlsn in self.out}
         given: list[tuple[int, int]] = []
         if self.max_out:
@@ -115,7 +115,7 @@ class Model:
         return True
 
     def come_back(self, vlsns: list[int], now_s: float, delay_s: float | None = None) -> None:
-        """Ends an attempt of each; later ones of their keys that are out come back as if they had not been."""
+        """Ends an attempt of each; later messages of their keys that are out return as if not delivered."""
         ended = {vlsn: self.out[vlsn].attempt for vlsn in sorted(vlsns) if vlsn in self.out}
         for vlsn, attempt in ended.items():
             self.tries[vlsn] = attempt
@@ -137,7 +137,7 @@ class Model:
         self.delayed = {vlsn: due_s for vlsn, due_s in self.delayed.items() if due_s > now_s}
 
     def sure_from(self, now_s: float) -> float:
-        """Finds the first moment from now on that is near no deadline."""
+        """Finds the first time from now on that is not near a deadline."""
         for deadline_s in sorted([*(out.deadline_s for out in self.out.values()), *self.delayed.values()]):
             if abs(deadline_s - now_s) <= UNSURE_S:
                 now_s = deadline_s + UNSURE_S + 0.01
@@ -155,7 +155,7 @@ class Model:
 
 
 class Steps:
-    """One drawn run: each step is done to a real node, and to the model."""
+    """One random run: each step is done on a real node, and on the model."""
 
     def __init__(self, group: Group, log: Client, model: Model) -> None:
         self.group, self.log, self.model = group, log, model
@@ -170,7 +170,7 @@ class Steps:
         await getattr(self, name)(*rest)
 
     async def surely(self) -> None:
-        """Waits until no message may come back just now."""
+        """Waits until no message is near its deadline."""
         loop, from_s = self.group.loop, -1.0
         while from_s < loop.time():
             from_s = loop.time()
@@ -196,7 +196,7 @@ class Steps:
         return [had[pick % len(had)] for pick in picks] if had else []
 
     async def ack(self, who: int, picks: list[int]) -> None:
-        """Acknowledges messages that this consumer had at any time, even if another has them by now."""
+        """Acknowledges messages that this consumer had at any time, even if another consumer has them now."""
         await self._ack(self.chosen(who, picks))
 
     async def ack_in_order(self, who: int, count: int) -> None:
@@ -230,7 +230,7 @@ class Steps:
         self.model.lose_power()
 
     async def retry_dead(self, picks: list[int]) -> None:
-        """Asks for another try of these dead messages, or of all where none is named."""
+        """Retries these dead messages, or all if none is named."""
         if self.model.dead:
             await asyncio.sleep(0.2)  # what is dead is durable
             some = self.dead(picks)
@@ -250,7 +250,7 @@ class Steps:
         return {dead[pick % len(dead)] for pick in picks}
 
     async def end(self) -> None:
-        """Compares what is left: the table, and the letters."""
+        """Compares the final table and the letters."""
         await self.surely()
         await asyncio.sleep(0.2)
         known = acked(self.group, (await self.log.destinations.get("orders"))["uuid"])

@@ -40,7 +40,7 @@ from vlsn.state.acks import Acked, AckLimits
 
 
 async def policed(group: Group, log: Client, policy: str, **settings: Any) -> None:
-    """Makes ``orders`` with that policy, and waits until its depth is counted."""
+    """Makes ``orders`` with that policy, and waits until its depth is known."""
     await log.destinations.put("orders", prefix="o", full_policy=policy, **settings)
     await counted(group, log)
 
@@ -293,7 +293,7 @@ async def test_the_next_master_goes_on_counting_attempts() -> None:
 
 @virtual
 async def test_what_had_its_last_attempt_before_a_change_of_master_holds_nothing_of_its_key_back() -> None:
-    """Seeds 175 and 298 of the simulation: the next master gives it up, and does not wait for its letter."""
+    """Simulation seeds 175 and 298: the next master dead-letters the message, and does not wait for the letter."""
     group = await made(18)
     async with client(group) as log:
         await log.destinations.put("orders", attempts_max=2, ack_timeout_s=30.0, dead_letter="dead")
@@ -337,7 +337,7 @@ def test_past_so_many_intervals_nothing_is_delivered_until_a_gap_closes(monkeypa
 
 @pytest.fixture
 def eight_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Masters and tables take eight intervals of acknowledged VLSNs."""
+    """Limits masters and tables to eight intervals of acknowledged VLSNs."""
     monkeypatch.setattr("repl.destinations.acknowledged.ACK_INTERVALS_MAX", 8)
     monkeypatch.setattr("repl.destinations.full.ACK_INTERVALS_MAX", 8)
     monkeypatch.setattr("vlsn.state.acks.AckLimits", partial(AckLimits, intervals=8))
@@ -346,7 +346,7 @@ def eight_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("eight_intervals")
 @virtual
 async def test_a_drop_that_no_table_would_take_is_refused_by_name() -> None:
-    """Each append has one message more than is kept of it, so no two drops are one interval."""
+    """Each append has one message more than may be kept, so no two drops are one interval."""
     group = await made(92)
     async with client(group, 5.0) as log:
         await policed(group, log, "drop", max_messages=1)
@@ -421,7 +421,7 @@ async def test_an_ack_is_not_answered_before_a_majority_has_its_note() -> None:
 @pytest.mark.parametrize("seed", seeds(4))
 @virtual
 async def test_a_new_lead_knows_what_the_one_before_has_answered(seed: int) -> None:
-    """The replicas have the note, and do not know yet that it is durable when their master is gone."""
+    """The replicas have the note, and do not know yet that it is durable when their master ends."""
     group = await made(seed)
     async with client(group) as log:
         await log.destinations.put("orders", from_="start")
@@ -506,7 +506,7 @@ async def test_a_group_with_an_older_member_has_none() -> None:
 @pytest.mark.parametrize("seed", seeds(6))
 @virtual
 async def test_nothing_is_lost_and_nothing_acknowledged_comes_again_through_any_failure(seed: int) -> None:
-    """Two workers, one of whom forgets some messages, while nodes die and come back."""
+    """Two workers, one of which forgets some messages, while nodes die and restart."""
     seed_global(seed)
     group, rng = await made(seed), Random(seed)
     handled: dict[bytes, int] = {}
@@ -543,7 +543,7 @@ async def test_nothing_is_lost_and_nothing_acknowledged_comes_again_through_any_
 @pytest.mark.long
 @virtual
 async def test_messages_found_for_an_asker_who_is_gone_go_to_the_next_one() -> None:
-    """They lie in segments, and take several looks: he goes away at any moment on the way."""
+    """The messages are in segments, and take several reads; the waiting caller leaves at any moment meanwhile."""
     group = Group(19, levels=LEVELS, ring_bytes_max=SEGMENT)
     await group.start()
     await group.serving()

@@ -1,4 +1,4 @@
-"""The disk seam: ``PosixDisk`` and ``FakeDisk`` do the same."""
+"""The disk seam: ``PosixDisk`` and ``FakeDisk`` behave the same."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def disk(request: pytest.FixtureRequest) -> Disk:
 
 @pytest.fixture
 def at(disk: Disk, tmp_path: Path) -> Callable[[str], str]:
-    """Returns a path in a directory of the test's own."""
+    """Returns a function that makes paths in a directory of the test."""
     disk.make_directory(str(tmp_path))
     return lambda name: posixpath.join(str(tmp_path), name)
 
@@ -129,7 +129,7 @@ def test_a_closed_file_is_of_no_use_and_closes_again(disk: Disk, at: At) -> None
 
 
 def test_a_close_that_fails_has_closed(tmp_path: Path) -> None:
-    """The file's bytes that count were synced before; a caller that closes many goes on to the next."""
+    """The file's needed bytes were synced before; a caller that closes many files continues with the next."""
     file = PosixDisk().open(str(tmp_path / "a"), create=True)
     os.close(file._fd)
     file.close()
@@ -246,7 +246,7 @@ else:
     print("held", flush=True)
 input()
 """
-"""The lock of releases before the directory was locked, too: on the file alone."""
+"""The lock of earlier releases, which locked only the file, not the directory."""
 
 
 @contextmanager
@@ -302,7 +302,7 @@ def test_a_locked_directory_is_found_wherever_it_is_moved_and_the_process_goes(
 
 
 def test_what_is_no_file_is_refused_at_once_by_its_path(tmp_path: Path) -> None:
-    """Nobody writes to the FIFO: an open that waits for one would wait for ever."""
+    """Nobody writes to the FIFO, so an open that waits for a writer would wait for ever."""
     disk, before = PosixDisk(), len(os.listdir("/proc/self/fd"))
     (tmp_path / "link").symlink_to("nowhere")
     (tmp_path / "device").symlink_to("/dev/zero")
@@ -326,7 +326,7 @@ def test_what_is_no_file_is_refused_at_once_by_its_path(tmp_path: Path) -> None:
 
 
 def test_calls_that_the_kernel_ends_early_are_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Signals, quotas and calls over 2 GiB do so: fewer bytes than were asked for."""
+    """Signals, quotas and calls over 2 GiB cause this: fewer bytes than requested."""
     write, read = os.pwritev, os.pread
 
     def write_little(fd: int, buffers: Sequence[Buffer], offset: int) -> int:
@@ -371,7 +371,7 @@ def test_a_lock_ends_with_its_process_and_asking_does_not_take_it(tmp_path: Path
 
 
 def test_to_drop_what_is_cached_is_asked_of_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An open believes no page of it: it reads the bytes that a power cut would leave."""
+    """An open trusts no cached page: it reads the bytes that a power cut would leave."""
     asked: list[tuple[str, int, int, int]] = []
     advise = os.posix_fadvise
 

@@ -1,4 +1,4 @@
-"""The one door for role changes: the log that a vote is compared with, and the acknowledgements allowed behind it."""
+"""Role changes pass through one function: a vote is compared with the drained log, and later acknowledgements wait."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SLOW_S = (0.4, 0.4)
 
 
 async def vote(group: Group, to: str, sender: str, **fields: Any) -> dict[str, Any]:
-    """Asks ``to`` for its vote as ``sender``, as in a hand-over that the master has announced."""
+    """Asks ``to`` for its vote as ``sender``, as in a transfer that the master has announced."""
     for node in group.nodes.values():
         if node.open is not None:
             node.open.opened.announced = Term(int(fields["term"]) - 1), sender
@@ -44,8 +44,8 @@ async def vote(group: Group, to: str, sender: str, **fields: Any) -> dict[str, A
 @pytest.mark.parametrize("behind", [0, 1])
 @virtual
 async def test_a_vote_is_compared_with_all_that_was_acknowledged(behind: int) -> None:
-    """A block is on its way to n2's disk when n2 is asked, and it counts. Else it would be acknowledged for the old
-    term behind a vote for a log without it."""
+    """A block is being written by n2 when n2 is asked for its vote, and must be compared. Otherwise n2 would
+    acknowledge it for the old term after a vote for a log without it."""
     group = Group(31)
     await group.start()
     await group.serving()
@@ -99,8 +99,8 @@ async def test_nothing_is_acknowledged_for_an_old_term_behind_a_vote(monkeypatch
 
 
 def test_no_range_is_sent_while_a_rollback_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The feed that ordered it has ended with its role.  The next one would speak of blocks that are being given up,
-    and acknowledge a matchpoint that is gone after the rollback; or its range and term runs would not fit."""
+    """The feed that ordered the rollback has ended with its role.  The next feed would report blocks that are being
+    rolled back, and acknowledge a matchpoint that is gone then; or its range and term runs would not agree."""
     said: list[bool] = []
     """Notes for each range that n1 has sent whether a rollback was under way."""
 
@@ -138,7 +138,7 @@ def test_no_range_is_sent_while_a_rollback_is_under_way(monkeypatch: pytest.Monk
 
 
 def test_nobody_asks_for_votes_while_its_log_is_rolled_back() -> None:
-    """Its end is being given up; and elected it would seal behind that."""
+    """The end of its log is being rolled back; if elected, the node would seal after that end."""
     asked: list[bool] = []
     """Notes for each vote that n1 has asked for whether a rollback was under way."""
 
@@ -180,9 +180,9 @@ def test_nobody_asks_for_votes_while_its_log_is_rolled_back() -> None:
 @pytest.mark.parametrize("size", [3, 5])
 @virtual
 async def test_whoever_has_stored_a_higher_term_than_a_master_with_a_majority_finds_back(size: int) -> None:
-    """The node gave its vote, or stood, as that master was elected. The others hear a master and refuse every vote, and
-    what is fed in a term below the stored one it may not take. So the master has to learn of the term, and step
-    down."""
+    """The node gave its vote, or stood, as that master was elected. The other members have a master and refuse every
+    vote, and the node may not accept a feed of a term below its stored one. So the master has to learn of the term, and
+    step down."""
     group = Group(33, size)
     await group.start()
     await group.serving()

@@ -1,4 +1,4 @@
-"""Appends that ask for less than a sync: their answers, their fate, and all that stays as it was."""
+"""Appends that request less than a sync: their answers, their fate, and everything that must not change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vlsn.limits import NODE_SYNC_INTERVAL_S
 from vlsn.write.local_log import LocalLog
 
 SOON_S = NODE_SYNC_INTERVAL_S + 0.3
-"""The longest that an entry that was answered early takes to be durable here: an interval, a tick, a round trip."""
+"""The longest time until an entry answered early is durable here: an interval, a tick, a round trip."""
 NEVER_S = 60.0
 LEVELS_DOWN = ("sync", "write_no_sync", "no_sync")
 
@@ -167,7 +167,7 @@ def test_what_was_written_outlives_the_processes_and_what_was_synced_the_power(p
 
 @pytest.mark.parametrize("pause_s", [0.0, 0.000_2, 0.002])
 def test_one_that_asks_for_a_sync_gets_it_beside_those_that_do_not(pause_s: float) -> None:
-    """No sync by time helps it: there is none here."""
+    """No sync by time helps it, since these nodes have none."""
 
     async def test(group: Group) -> None:
         asked_for = ["write_no_sync", None, "no_sync", "write_no_sync,sync", None, "no_sync,write_no_sync"] * 6
@@ -303,7 +303,7 @@ def test_what_is_no_durability_is_refused_with_nothing_logged(text: str) -> None
 
 
 def test_an_early_answer_outlives_its_master() -> None:
-    """The next one is elected by synced blocks, and a vote syncs its node's log."""
+    """The next master is elected by synced blocks, and a vote syncs its node's log."""
 
     async def test(group: Group) -> None:
         answers = [(await append(group, b"%d" % number, "write_no_sync"))[1] for number in range(5)]

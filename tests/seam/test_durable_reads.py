@@ -1,4 +1,4 @@
-"""Entries that may be rolled back are shown to nobody, though they lie beside durable ones in the ring."""
+"""No reader receives entries that may be rolled back, though they are beside durable ones in the ring."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def get(group: Group, name: str, path: str, accept: str = "*/*") -> tuple[
 
 
 def last_of(blocks: bytes) -> int:
-    """Returns the last VLSN of so many blocks, one behind the other."""
+    """Returns the last VLSN of consecutive blocks."""
     at = last = 0
     while at < len(blocks):
         header = decode_header(blocks[at:])
@@ -33,7 +33,7 @@ def last_of(blocks: bytes) -> int:
 @pytest.mark.parametrize("begins", [0, 2])
 @virtual
 async def test_a_reader_of_recent_blocks_sees_the_durable_ones_alone(begins: int) -> None:
-    """``begins``: so many VLSNs before the durable end."""
+    """``begins`` is the number of VLSNs before the durable end at which it starts."""
     group = Group(951)
     await group.start()
     await group.serving()

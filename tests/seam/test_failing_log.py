@@ -13,7 +13,7 @@ WRITERS = 64
 
 @virtual
 async def test_an_append_that_was_never_logged_is_told_so_when_the_masters_disk_fails() -> None:
-    """Others wait in the queue while one group is written: nothing of those is logged, and another node takes them."""
+    """Other appends are queued while one group is written: they are not logged, and another node accepts them."""
     group = Group(5)
     await group.start()
     await group.serving()

@@ -1,5 +1,5 @@
-"""A change of master as clients notice it: writers that retry no error, tails no gap and no repeat. How long it takes
-is measured in virtual time, where nothing waits for a busy machine."""
+"""A change of master as clients see it: writers raise no error, tails have no gap and no repeat. Its duration is
+measured in virtual time, so that a busy machine does not matter."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WRITERS = 4
 
 
 class Clients:
-    """Writers that append one after another, and a tail behind them."""
+    """Writers that append one entry after another, and a tail that follows them."""
 
     def __init__(self, group: Group) -> None:
         self.group = group
@@ -46,7 +46,7 @@ class Clients:
             self.seen.append(entry)
 
     async def during(self, trouble: Callable[[], Awaitable[None]]) -> None:
-        """Runs writers and tail, lets ``trouble`` happen, and ends with every entry seen by the tail."""
+        """Runs writers and tail during ``trouble``, and ends once the tail has every entry."""
         urls = ",".join(self.group.url(name) for name in self.group.names)
         async with (
             connect(urls, exactly_once=True, network=self.group.net.host("writer")) as log,
@@ -120,7 +120,7 @@ async def test_a_planned_transfer_keeps_no_append_waiting_for_long(seed: int) ->
 @pytest.mark.parametrize("with_clients", [False, True])
 @virtual
 async def test_a_master_that_is_cut_off_costs_its_clients_no_error(seed: int, with_clients: bool) -> None:
-    """The clients are on the side of the others, or reach everybody: the old master, too."""
+    """The clients are on the side of the others, or reach all nodes, also the old master."""
     group = await started(seed)
     clients = Clients(group)
     alone = group.master
@@ -141,7 +141,7 @@ async def test_a_master_that_is_cut_off_costs_its_clients_no_error(seed: int, wi
 @pytest.mark.parametrize("seed", range(1, 9))
 @virtual
 async def test_a_master_that_stands_still_is_left_as_soon_as_another_leads(seed: int) -> None:
-    """Its connections live, and nothing comes from it: the others are asked ten times a second meanwhile."""
+    """Its connections are open, but it sends nothing: the others are asked ten times a second meanwhile."""
     group = await started(seed)
     clients = Clients(group)
     still = group.master
@@ -167,7 +167,7 @@ async def test_a_master_that_stands_still_is_left_as_soon_as_another_leads(seed:
 @pytest.mark.parametrize("seed", range(1, 5))
 @virtual
 async def test_a_plain_client_does_not_wait_for_a_master_that_stands_still(seed: int) -> None:
-    """Its unanswered appends have an unknown end as soon as another leads; the next go there."""
+    """Its unanswered appends have an unknown outcome once another node leads; the next appends go there."""
     group = await started(seed)
     still = group.master
     loop, process = group.loop, group.machines[still].process
@@ -241,7 +241,7 @@ def test_a_read_gives_up_after_its_time_by_the_clock_of_its_loop() -> None:
 
 @virtual
 async def test_a_tail_is_told_when_what_it_stood_on_is_in_the_log_no_more() -> None:
-    """A person alone can do that. Here two wiped nodes are let found the group anew beside a reader of the old."""
+    """Only an operator can cause that. Here two wiped nodes found the group anew, beside a reader of the old one."""
     group = await started(4)
     for number in range(5):
         await group.append(b"old %d" % number)

@@ -1,4 +1,4 @@
-"""The fake disk beyond the seam: it forgets, fails and stops as real ones do."""
+"""The fake disk beyond the seam: it forgets, fails and stops like real ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEEDS = range(300)
 
 
 def a_file(disk: FakeDisk, path: str = "/d/a", content: bytes = b"") -> FakeFile:
-    """Open to write; its name and content are synced."""
+    """Opens a file for writing; its name and content are synced."""
     disk.make_directory("/d")
     disk.write_content(path, content)
     disk.settle()
@@ -25,7 +25,7 @@ def a_file(disk: FakeDisk, path: str = "/d/a", content: bytes = b"") -> FakeFile
 
 
 def images(prepare: Callable[[FakeDisk], object], *, tear: bool = False) -> set[bytes]:
-    """Returns all that /d/a was found to hold after power cuts of many seeds."""
+    """Returns all contents of /d/a after power cuts of many seeds."""
     found = set()
     for seed in SEEDS:
         disk = FakeDisk()
@@ -220,7 +220,7 @@ def test_a_stop_during_a_write_leaves_a_part_of_it() -> None:
 
 
 def test_every_call_of_an_operation_can_be_its_last() -> None:
-    """The count enumerates crash points: count once, then stop at each."""
+    """Crash points are enumerated by number: count the calls once, then stop at each."""
 
     def operation(disk: FakeDisk) -> None:
         file = disk.open("/d/new", create=True)

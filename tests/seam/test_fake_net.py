@@ -1,4 +1,4 @@
-"""The fake network beyond the seam: partitions, cuts, deaths, and the same again from a seed."""
+"""The fake network beyond the seam: partitions, cuts, deaths, and the same behaviour again from a seed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def new_net(seed: int = 1, *, cut_rate: float = 0.0) -> FakeNet:
 
 
 class Collected:
-    """The server's end of one channel, and what came out of it."""
+    """The server's end of one channel, and the messages that arrived there."""
 
     def __init__(self) -> None:
         self.messages: list[bytes] = []
@@ -40,7 +40,7 @@ class Collected:
 
 
 async def connected(net: FakeNet) -> tuple[FakeHost, Channel, Collected]:
-    """n1 serves, n2 has dialled."""
+    """Connects n2 to n1, which serves."""
     n1, n2, end = net.host("n1"), net.host("n2"), Collected()
 
     async def handler(request: Request) -> Upgrade:
@@ -238,7 +238,7 @@ def test_a_faulty_handler_fails_the_run() -> None:
 
 
 def history(seed: int) -> list[str]:
-    """Notes when each message arrived, and when the connection was cut by a draw."""
+    """Returns the times of messages and of a random cut."""
     seen: list[str] = []
 
     async def receive(channel: Channel) -> None:
@@ -284,7 +284,7 @@ def test_a_seed_gives_the_same_history_again_and_others_differ() -> None:
 
 
 def narrow_net() -> FakeNet:
-    """1,000 bytes a second to n1, and no delay."""
+    """Makes a network of 1,000 bytes a second to n1, without delay."""
     net = FakeNet(asyncio.get_running_loop(), Random(1), delay_s=(0.0, 0.0), stall_s=STALL_S, window_bytes=1 << 20)
     net.width = lambda source, target: 1_000.0 if target == "n1" else 0.0
     return net
@@ -346,7 +346,7 @@ async def test_what_a_lost_connection_had_sent_holds_a_narrow_link_up_no_longer(
 
 
 def slow_net() -> FakeNet:
-    """Returns one that brings whatever is under way from a process that has ended, in a second."""
+    """Makes a network that delivers messages of ended processes within a second."""
     loop = asyncio.get_running_loop()
     return FakeNet(loop, Random(1), delay_s=(1.0, 1.0), stall_s=STALL_S, late_rate=1.0)
 

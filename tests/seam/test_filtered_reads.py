@@ -1,4 +1,4 @@
-"""Readers of real nodes that ask for some keys only, or for later entries alone: from the ring and from segments."""
+"""Readers of real nodes that request some keys only, or later entries: from the ring and from segments."""
 
 from __future__ import annotations
 

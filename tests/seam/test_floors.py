@@ -1,4 +1,4 @@
-"""A vote floor stands until the log has reached it, or has all that its master has."""
+"""A vote floor holds until the log has reached it, or has everything that its master has."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from vlsn.verify.dump import DumpFilter, dump_rows
 
 
 async def acknowledged(group: Group) -> tuple[int, list[tuple[str, int]]]:
-    """Leaves four appends on the media of n1 and n2, the last three together on n2; n3 has two. It is down. Returns the
-    VLSN of the first, and where the blocks of those three lie on n2, which is down and has noted that they are
-    synced."""
+    """Leaves four appends on the media of n1 and n2, the last three as one write on n2; n3 has two, and is down. n2 is
+    down and has noted that all are synced. Returns the VLSN of the first, and the offsets of the last three blocks on
+    n2."""
     await group.start()
     await group.serving("n1")
     process = group.machines["n2"].process
@@ -40,13 +40,13 @@ async def acknowledged(group: Group) -> tuple[int, list[tuple[str, int]]]:
 
 
 def rot(group: Group, places: list[tuple[str, int]]) -> None:
-    """One bit of each of these blocks' headers."""
+    """Flips one bit in the header of each of these blocks."""
     for path, offset in places:
         group.machines["n2"].disk.flip_bit(path, offset + FRAME_BYTES + BLOCK_BYTES - 1)
 
 
 async def opened(group: Group, first: int) -> tuple[int, int]:
-    """n2's vote floor; its log has been cut behind ``first``."""
+    """Opens n2, whose log is cut after ``first``; returns its vote floor."""
     await group.start("n2")
     await group.until(lambda: group.nodes["n2"].log is not None, "it is open")
     log = group.nodes["n2"].opened().log
@@ -57,9 +57,9 @@ async def opened(group: Group, first: int) -> tuple[int, int]:
 @pytest.mark.parametrize("at_once", [False, True])
 @virtual
 async def test_a_node_that_lost_its_state_votes_for_no_log_behind_what_it_acknowledged(at_once: bool) -> None:
-    """The note that its last group was synced is lost, so rot in it passes for a torn tail. The block headers that are
-    left there tell its floor; then they rot as well; or all do at once. By n2 and n3 alone nobody is elected, for it
-    would be n3, which lacks acknowledged entries."""
+    """The note that its last group was synced is lost, so rot in it looks like a torn tail. The remaining block headers
+    show its vote floor; then they rot as well, or everything rots at once. n2 and n3 alone elect no master, for it
+    would be n3, which misses acknowledged entries."""
     group = Group(21, checkpoint_period_s=60.0)
     first, places = await acknowledged(group)
     group.kill("n1")
@@ -84,8 +84,7 @@ async def test_a_node_that_lost_its_state_votes_for_no_log_behind_what_it_acknow
 
 @virtual
 async def test_a_floor_that_was_set_high_is_met_by_all_that_the_master_has() -> None:
-    """Two of three would wait otherwise for a master that is gone. They would, however long ago they have got all of
-    its log."""
+    """Otherwise two of three would wait for a master that is gone, even long after they received its whole log."""
     group = Group(22, checkpoint_period_s=60.0)
     first, places = await acknowledged(group)
     group.machines["n2"].stores.contents.pop("/n2/state")
@@ -106,7 +105,7 @@ async def test_a_floor_that_was_set_high_is_met_by_all_that_the_master_has() -> 
 
 @virtual
 async def test_a_floor_stands_while_the_log_is_behind_its_masters() -> None:
-    """Its master goes while n2 is on the way to its old end. Both n2 and n3 miss acknowledged entries, and wait."""
+    """Its master ends while n2 is receiving its lost entries. Both n2 and n3 miss acknowledged entries, and wait."""
     group = Group(23, checkpoint_period_s=60.0)
     first, places = await acknowledged(group)
     group.machines["n2"].stores.contents.pop("/n2/state")

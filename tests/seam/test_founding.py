@@ -1,4 +1,4 @@
-"""Founding, cut at every disk call of the founder and of a member: one group, or none yet."""
+"""Founding, stopped at every disk call of the founder and of a member: one group, or none yet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vlsn.format.block import EntryKind
 
 
 async def founded(seed: int, victim: str, stop_at: int | None, *, power: bool) -> int:
-    """Founds a group whose ``victim`` dies at that disk call, and comes back.  How many disk calls it made."""
+    """Founds a group whose ``victim`` dies at that disk call, and restarts.  Returns the number of its disk calls."""
     group = Group(seed)
     machine = group.machines[victim]
     died = False
@@ -74,7 +74,7 @@ def test_founding_cut_at_every_disk_call(victim: str, power: bool) -> None:
 
 @virtual
 async def test_an_empty_node_takes_its_first_feed_from_whom_it_told_that_it_is_empty() -> None:
-    """Another leader may not have counted it: blocks that it took there could be founded over."""
+    """Another leader may not have counted this node: blocks from it could be overwritten by a second founding."""
     group = Group(17)
     await group.start()
     node = group.nodes["n3"]

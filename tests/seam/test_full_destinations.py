@@ -1,4 +1,5 @@
-"""Full destinations: appends refused, held or dropped, and counts that go on through moves and masters."""
+"""Full destinations: appends refused, delayed or dropped, and counts that stay right after moves and changes of
+master."""
 
 from __future__ import annotations
 
@@ -83,7 +84,7 @@ async def test_a_full_destination_drops_what_comes_and_the_log_has_it() -> None:
 
 @virtual
 async def test_what_is_dropped_among_other_keys_costs_no_acknowledgement() -> None:
-    """98,304 dropped messages, each between two of other keys, beside 25 that are taken and acknowledged."""
+    """98,304 dropped messages, each between two of other keys, beside 25 that are delivered and acknowledged."""
     group = await made(1301, segment_bytes=64 * SEGMENT)
     async with client(group) as log:
         await policed(group, log, "drop", max_messages=25)
@@ -164,7 +165,7 @@ async def test_one_whose_time_is_over_holds_up_none_behind_it_that_has_room() ->
 
 @virtual
 async def test_a_destination_that_was_made_is_there_though_the_masters_disk_is_slow() -> None:
-    """The others make its COMMIT durable before the master has synced it."""
+    """The replicas make its COMMIT durable before the master has synced it."""
     group = await made(88)
     async with client(group) as log:
         disk = group.machines[group.master].disk

@@ -1,4 +1,4 @@
-"""The group's level: a fact of the log that every node promises in its node file before it acknowledges it."""
+"""The group's level: an entry of the log that every node promises in its node file before it acknowledges it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RAISE = CommitEntry(set=Settings(level=2)).encode()
 
 
 async def made(seed: int, **settings: Any) -> Group:
-    """A group of before the level, all of whose nodes run the later binary now."""
+    """Makes a group without a level, all of whose nodes now run the later binary."""
     group = Group(seed, **settings)
     await group.start()
     await group.serving()
@@ -50,7 +50,7 @@ def log(group: Group, name: str) -> LocalLog:
 
 
 def promised(group: Group, name: str) -> int:
-    """Reads the level of its node file, as the disk has it."""
+    """Reads the level in the node file on the disk."""
     return node_file.read(group.machines[name].disk, f"/{name}/node.id").level
 
 
@@ -63,13 +63,19 @@ def bytes_of(group: Group, name: str) -> dict[str, bytes]:
     return found
 
 
+async def shown(group: Group, path: str, of: str = "") -> dict[str, Any]:
+    response = await group.client.request("GET", f"{group.url(of or group.master)}{path}", timeout_s=5.0)
+    document: dict[str, Any] = msgspec.json.decode(bytes(response.body))
+    return document
+
+
 async def up(group: Group, name: str) -> None:
     await group.start(name)
     await group.until(lambda: group.state(name) == "REPLICA", f"{name} is fed again")
 
 
 async def all_told(group: Group) -> None:
-    """The master has asked every member what it speaks; members tell one another every few seconds."""
+    """Waits until the master has every member's levels; members report them every few seconds."""
     members = group.nodes[group.master].member.members
     await group.until(lambda: {*members.levels, group.master} >= set(group.names), "all have told their levels")
 
@@ -173,8 +179,8 @@ async def test_a_member_that_was_away_takes_the_level_with_the_log() -> None:
 
 @virtual
 async def test_a_member_promises_the_level_of_the_blocks_that_it_is_restored_with() -> None:
-    """The promise comes before the blocks are in its log. It was away when the level was raised, and its process may
-    end at any moment."""
+    """It promises before the blocks are in its log. It was away when the level was raised, and its process may end at
+    any moment."""
     group = await made(95)
     await all_told(group)
     away = next(name for name in group.names if name != group.master)
@@ -266,8 +272,38 @@ async def test_a_level_that_a_member_does_not_speak_is_not_raised_to() -> None:
 
 
 @virtual
+async def test_a_masters_document_says_whether_the_level_can_be_raised_and_changes_nothing() -> None:
+    group = await made(98)
+    older = next(name for name in group.names if name != group.master)
+    group.kill(older)
+    group.machines[older].levels = Levels(1, 1)
+    await up(group, older)
+    members = group.nodes[group.master].member.members
+    await group.until(lambda: str(members.levels.get(older, "")) == "1", "the older one has told")  # type: ignore[call-overload]
+    said = await shown(group, "/v1/group")
+    with pytest.raises(BadArgument) as refusal:
+        await raise_level(lead(group), 2)
+    assert said["upgrade"] == {"level": 2, "why_not": str(refusal.value)} and older in str(refusal.value)
+    told = {each["name"]: each["levels"] for each in said["members"]}
+    assert told == {name: [1, 1] if name == older else [*BOTH] for name in group.names}
+    assert (await shown(group, "/v1/group", of=older))["upgrade"] is None
+    group.kill(older)
+    group.machines[older].levels = BOTH
+    await up(group, older)
+    await group.until(lambda: members.levels.get(older) == BOTH, "it has told")  # type: ignore[call-overload]
+    last = log(group, group.master).view.allocated
+    assert (await shown(group, "/v1/group"))["upgrade"] == {"level": 2, "why_not": ""}
+    assert log(group, group.master).view.allocated == last
+    assert [promised(group, name) for name in group.names] == [1, 1, 1]
+    await raise_level(lead(group), 2)
+    assert (await shown(group, "/v1/group"))["upgrade"] == {"level": 3, "why_not": ""}
+    await group.stop()
+    assert not group.fatal
+
+
+@virtual
 async def test_an_older_member_keeps_nothing_of_a_raise_that_it_cannot_read() -> None:
-    """The member might have been admitted just behind the check: the entry comes on its feed."""
+    """The member may be admitted just after the check, so the entry arrives on its feed."""
     group = await made(97)
     older = next(name for name in group.names if name != group.master)
     group.kill(older)

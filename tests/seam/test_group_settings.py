@@ -1,4 +1,4 @@
-"""Settings of the group: logged by the master, the same on every node, taken back with the log."""
+"""Settings of the group: logged by the master, the same on every node, rolled back with the log."""
 
 from __future__ import annotations
 

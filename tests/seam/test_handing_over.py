@@ -1,4 +1,4 @@
-"""A master that hands over under load: the successor has the whole log before it stands, and wins at once."""
+"""A planned transfer under load: the successor has the whole log before it stands, and wins at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STALL_S = 0.2
 @pytest.mark.parametrize("seed", seeds(6))
 @virtual
 async def test_what_waits_to_be_logged_when_a_master_hands_over_reaches_its_heir_first(seed: int) -> None:
-    """The master's disk is slow: its replicas have acknowledged all that was logged while more waits behind it."""
+    """The master's disk is slow: its replicas have acknowledged everything logged while more entries are queued."""
     group = Group(seed)
     await group.start()
     await group.serving()
@@ -47,7 +47,7 @@ async def test_what_waits_to_be_logged_when_a_master_hands_over_reaches_its_heir
 
 @virtual
 async def test_what_is_on_its_way_when_a_master_hands_over_is_waited_for() -> None:
-    """A large append on narrow links: no replica has all of it when the hand-over is asked for."""
+    """A large append on narrow links: no replica has all of it when the transfer is ordered."""
     group = Group(45)
     await group.start()
     await group.serving()
@@ -74,7 +74,7 @@ async def test_what_is_on_its_way_when_a_master_hands_over_is_waited_for() -> No
 
 @virtual
 async def test_a_hand_over_whose_caller_goes_away_is_announced_no_more() -> None:
-    """The nodes that are asked for a vote would else hear for ever that this lead has ended, while it goes on."""
+    """Otherwise nodes asked for a vote would be told for ever that this term has ended, while it continues."""
     group = Group(46)
     await group.start()
     await group.serving()

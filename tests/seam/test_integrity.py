@@ -1,4 +1,4 @@
-"""Two different blocks under one VLSN, every checksum right: the members' copies decide which of them is restored."""
+"""Two different blocks with one VLSN and right checksums: the members' copies decide which node is restored."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ async def filled(seed: int, told: dict[int, bytes]) -> Group:
 
 
 def forge(group: Group, name: str, vlsn: int, *, byte: int) -> None:
-    """Kills ``name``, which is up, and changes the last byte of the block that holds ``vlsn`` in its log. Its checksums
-    are right."""
+    """Kills ``name``, and changes the last byte of the block with ``vlsn`` in its log, with right checksums."""
     path, offset = place(group, name, vlsn)
     group.kill(name)
     disk = group.machines[name].disk
@@ -64,7 +63,7 @@ def verdicts(group: Group, name: str) -> list[str]:
 
 
 async def healed(group: Group, told: dict[int, bytes], restored: str) -> None:
-    """All hold one log, ``restored`` by a restore, and the group takes appends."""
+    """Waits until all have one log, ``restored`` by a restore, and the group accepts appends."""
     node = group.nodes[restored]
     await group.until(lambda: node.restoration.count == 1, f"{restored} is restored")
     await group.serving()
@@ -96,7 +95,7 @@ async def test_a_replica_whose_copy_is_the_odd_one_out_is_restored() -> None:
 
 
 def test_a_master_whose_copy_is_the_odd_one_out_stops_leading_and_is_restored() -> None:
-    """Nobody halts while the third member's copy is not known."""
+    """No node halts while the third member's copy is unknown."""
 
     async def main(seed: int) -> bool:
         told: dict[int, bytes] = {}
@@ -112,7 +111,7 @@ def test_a_master_whose_copy_is_the_odd_one_out_stops_leading_and_is_restored() 
             assert set(verdicts(group, name)) == {"open"}
             assert group.state(name) in ("MASTER", "UNKNOWN")
         waits = [node.member.reason for node in group.nodes.values() if node.state == "UNKNOWN"]
-        assert waits and all("waits for what n3 will tell" in reason for reason in waits)
+        assert waits and all("waits for the copy of n3" in reason for reason in waits)
         await group.start("n3")
         await healed(group, told, "n1")
         assert "minority" in verdicts(group, "n1")
@@ -128,7 +127,7 @@ def test_a_master_whose_copy_is_the_odd_one_out_stops_leading_and_is_restored() 
 @pytest.mark.parametrize("seed", [62, 63])
 @virtual
 async def test_without_a_majority_of_equal_copies_whoever_meets_it_halts_and_nobody_leads(seed: int) -> None:
-    """The third meets nobody any more where the first two to meet have halted (63), and says where to look."""
+    """The third node meets no other once the first two have halted (63), and its status says where to look."""
     told: dict[int, bytes] = {}
     group = await filled(seed, told)
     for number, name in enumerate(group.names):
@@ -156,8 +155,8 @@ async def test_without_a_majority_of_equal_copies_whoever_meets_it_halts_and_nob
 
 
 async def differing(seed: int, *, forged: int, durable: bool) -> tuple[Group, str, int]:
-    """Three nodes that have just opened their logs, ``forged`` of which hold another last block than the one that is
-    named, which knows its own durable; the others know theirs ``durable`` up to there, or not that far."""
+    """Makes three nodes that have just opened their logs. ``forged`` of them have another last block than the returned
+    node, which knows its own to be durable. With ``durable`` the others know theirs to be durable, too."""
     told: dict[int, bytes] = {}
     group = await filled(seed, told)
     own, last = group.master, max(told)
@@ -183,7 +182,7 @@ async def differing(seed: int, *, forged: int, durable: bool) -> tuple[Group, st
 async def test_a_log_is_kept_where_one_knows_another_end_durable_or_a_majority_holds_one(
     forged: int, durable: bool
 ) -> None:
-    """One that knows another block durable up to just there is enough, and so is a majority that does not know it."""
+    """One node that knows another block to be durable is enough, and so is a majority that does not know it."""
     group, own, last = await differing(64, forged=forged, durable=durable)
     with pytest.raises(Halted, match=f"at VLSN {last}, up to which this node knows its log durable"):
         await agree_where_durable(group.nodes[own].member, "a test")
@@ -203,7 +202,7 @@ async def test_a_log_is_given_up_where_less_than_a_majority_holds_another_end_th
     st.data(),
 )
 def test_what_copies_prove(size: int, copies: dict[NodeName, str], data: st.DataObject) -> None:
-    """The rule is held against the definition: of all that those who are silent could still tell."""
+    """The rule is compared with its definition: with all answers that silent members could still give."""
     electable = NAMES[:size]
     own = data.draw(st.sampled_from(sorted(copies)))
     weighed = weigh(copies, electable, own)

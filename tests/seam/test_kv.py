@@ -22,7 +22,7 @@ Flip = Callable[[str, bytes], None]
 
 
 def flip_in_lmdb(path: str, key: bytes) -> None:
-    """Flips a bit of the value of ``key``, past the store's checksum; the store must be closed."""
+    """Flips a bit of the value of ``key``, bypassing the store's checksum; the store must be closed."""
     with lmdb.open(path, map_size=MAP_BYTES) as environment, environment.begin(write=True) as transaction:
         value = bytearray(transaction.get(key) or b"")
         value[-1] ^= 1

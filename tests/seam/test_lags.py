@@ -1,4 +1,4 @@
-"""How new a node must be for a read: a VLSN that it has, and a lag that it is not past."""
+"""How current a node must be for a read: a VLSN that it must have, and a maximal lag."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def reader(group: Group, *names: str, timeout_s: float = 60.0) -> Client:
 
 
 async def asked(group: Group, name: str, path: str) -> tuple[int, str]:
-    """Status, and the type of the problem."""
+    """Returns the status, and the type of the problem."""
     response = await group.client.request("GET", f"{group.url(name)}{path}", timeout_s=20.0)
     return response.status, msgspec.json.decode(bytes(response.body))["type"] if response.status >= 300 else ""
 
 
 @virtual
 async def test_the_end_is_behind_all_that_was_acknowledged_before_a_tail_was_asked_for() -> None:
-    """A replica that lags is asked; another client has appended."""
+    """A replica that lags is asked, after another client has appended."""
     group, master, lags = await started(41)
     group.net.delays_s[master, lags] = (FAR_S, FAR_S)
     early = 0
@@ -110,7 +110,7 @@ async def test_a_read_of_a_vlsn_has_it_wherever_it_is_asked() -> None:
 
 @virtual
 async def test_a_node_that_is_cut_off_refuses_a_lag_once_it_is_past_it() -> None:
-    """Wall clocks are hours apart: no node's is asked."""
+    """Wall clocks are hours apart, and no node reads one."""
     group, _, cut = await started(43)
     vlsn = await group.appended(b"one")
     await group.until(lambda: group.nodes[cut].dtvlsn() >= vlsn, "it has that")
@@ -144,7 +144,7 @@ async def test_a_node_that_is_cut_off_refuses_a_lag_once_it_is_past_it() -> None
 
 @virtual
 async def test_an_unseated_master_and_its_replica_are_past_a_lag_though_they_hear_each_other() -> None:
-    """Each of them receives an unchanged durable end, ten times in a second."""
+    """Each receives an unchanged durable end from the other, ten times a second."""
     group, old, with_it = await started(44, 5, election_timeout_s=0.5)
     vlsn = await group.appended(b"one")
     await group.until(lambda: group.nodes[with_it].dtvlsn() >= vlsn, "it has that")
@@ -177,7 +177,7 @@ async def test_a_lag_that_is_allowed_is_confirmed_once_for_all_who_read() -> Non
 
 @virtual
 async def test_a_lag_counts_from_the_question_and_not_from_its_answer() -> None:
-    """An entry that is acknowledged while the answer is on its way is not in it."""
+    """An entry acknowledged while the answer is under way is not in it."""
     group, master, lags = await started(47)
     one = await group.appended(b"one")
     await group.until(lambda: group.nodes[lags].dtvlsn() >= one, "it has that")

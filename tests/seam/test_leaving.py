@@ -1,4 +1,4 @@
-"""A member that removes itself, not durably yet, may be the only one that can be elected."""
+"""A member whose removal of itself is not durable yet may be the only electable one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.seam.test_membership import changed, fed, listed
 
 @virtual
 async def test_a_master_that_left_itself_out_stands_until_that_is_durable() -> None:
-    """The master alone, of four, has the list that leaves it out; another one is lost. Neither of the two others gets
-    the vote of the one whose log is longer, and by its own list that one is nobody."""
+    """Only the master, of four nodes, has the list without it; another node is lost. Neither of the two others gets the
+    vote of the master, whose log is longer, and which is no member by its own list."""
     group = Group(811, 4)
     await group.start()
     await group.serving()

@@ -1,4 +1,4 @@
-"""Nodes of several binaries in one group: which of them talk to each other, and which a group's level keeps out."""
+"""Nodes of several binaries in one group: which of them can work together, and which a group's level excludes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_nodes_with_a_level_in_common_are_one_group_whoever_leads() -> Non
 
 @virtual
 async def test_a_later_block_that_is_met_while_a_node_runs_ends_it_and_is_not_mended() -> None:
-    """An open does not read what lies before its checkpoint."""
+    """An open does not read blocks before its checkpoint."""
     group = Group(84, ring_bytes_max=SEGMENT, scrub_bytes_per_s=0)
     await group.start()
     await group.serving()

@@ -1,4 +1,4 @@
-"""Linearizable reads of a group in one process: the entries that they show, and the nodes that must not answer them."""
+"""Linearizable reads of a group in one process: the entries that they return, and the nodes that must not answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.seam.nodes import Group
 
 
 async def read(group: Group, name: str, *, timeout_s: float = 2.0, consistency: str = "linearizable") -> Any:
-    """Status and answer: the values by VLSN, or the problem."""
+    """Returns status and answer: the values by VLSN, or the problem."""
     response = await group.client.request(
         "GET",
         f"{group.url(name)}/v1/entries?consistency={consistency}&timeout={timeout_s}",
@@ -37,7 +37,7 @@ async def started(seed: int, size: int = 3) -> Group:
 @pytest.mark.parametrize("seed", range(1, 6))
 @virtual
 async def test_every_node_shows_at_once_what_was_acknowledged_to_anybody(seed: int) -> None:
-    """A durable read of a replica may lag behind by a heartbeat; this one never does."""
+    """A durable read of a replica may lag by a heartbeat; a linearizable one never does."""
     group = await started(seed)
     told: dict[int, bytes] = {}
     for number in range(20):
@@ -67,8 +67,8 @@ async def test_many_reads_share_rounds() -> None:
 @pytest.mark.parametrize("seed", range(1, 9))
 @virtual
 async def test_a_master_that_is_cut_off_never_answers_what_a_new_one_has_outdone(seed: int) -> None:
-    """The old master believes that it leads: its own durable reads go on, a linearizable one waits in vain. Nor does a
-    replica that was cut off with it."""
+    """The old master believes that it leads: its own durable reads work, a linearizable one waits in vain. A replica
+    cut off with it does not answer either."""
     group = await started(seed, size=5)
     await group.append(b"before")
     stale = group.master
@@ -108,7 +108,7 @@ def answer_of(group: Group, name: str) -> int:
 
 @virtual
 async def test_a_read_asked_before_the_terms_first_block_is_durable_waits_for_it() -> None:
-    """A new master does not know before that which entries its predecessors made durable."""
+    """Before that, a new master does not know which entries its predecessors made durable."""
     group = await started(11)
     told = {}
     for number in range(5):

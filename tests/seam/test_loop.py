@@ -1,4 +1,4 @@
-"""The event loop: real asyncio, uvloop and virtual time do the same, and virtual time does a little more."""
+"""The event loop: real asyncio, uvloop and virtual time behave the same, and virtual time has some more features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A GROUP entry that was cleaned away, and lost with `state`: it comes back, and waiting says why."""
+"""A GROUP entry that was cleaned, and lost with `state`: the node fetches it, and reports the reason while it waits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vlsn.format.segment import segment_name
 
 
 async def cleaned(seed: int) -> Group:
-    """Three nodes whose logs begin behind their GROUP entry."""
+    """Makes three nodes whose logs begin after their GROUP entry."""
     group = Group(seed, **CLEANS, retention_bytes=3 * SEGMENT)
     await group.start()
     await group.serving()
@@ -88,8 +88,8 @@ async def test_two_that_have_lost_their_group_elect_once_the_third_has_told_it(s
 
 @virtual
 async def test_who_is_behind_tells_of_the_group_as_far_as_its_own_log_goes() -> None:
-    """The node has heard how far the log is durable. Whether another GROUP entry lies on the way there it does not
-    know."""
+    """The node has received how far the log is durable. It does not know whether another GROUP entry is on the way
+    there."""
     group = Group(6)
     await group.start()
     await group.serving()

@@ -1,4 +1,4 @@
-"""Producers whose submissions were cleaned away, forgotten with `state`: none is taken twice, or refused for good."""
+"""Producers whose submissions were cleaned and forgotten with `state`: none is logged twice, or refused for good."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from vlsn.state.producers import ProducersRecord
 LATER = 0xA
 """A producer with three submissions, all cleaned away."""
 ONCE = 0xB
-"""One with a single submission, which names no birth."""
+"""A producer with a single submission without ``born``."""
 ACROSS = 0xC
-"""One whose submissions lie on both sides of where the logs begin."""
+"""A producer with submissions on both sides of the logs' beginning."""
 
 
 async def send(group: Group, producer: int, sequence: int, **more: Any) -> tuple[int, dict[str, Any]]:
@@ -36,7 +36,7 @@ async def send(group: Group, producer: int, sequence: int, **more: Any) -> tuple
 
 
 async def sent(group: Group, producer: int, sequence: int, **more: Any) -> dict[str, Any]:
-    """Its answer, once it is taken; sent again while the node says that this is safe."""
+    """Returns the answer to an accepted submission; repeats it while the node answers that this is safe."""
     status, said = await send(group, producer, sequence, **more)
     while status != 200:
         assert said["type"] in ("no-master", "insufficient-replicas", "not-ready"), said
@@ -52,8 +52,8 @@ async def due(group: Group, producer: int, name: str) -> dict[str, Any]:
 
 
 async def written(seed: int) -> tuple[Group, dict[tuple[int, int], int]]:
-    """Makes three nodes whose logs begin behind all submissions of ``LATER`` and ``ONCE``, in one of ``ACROSS``. They
-    begin before the newest GROUP entry. Returns the VLSN of each submission, too."""
+    """Makes three nodes whose logs begin after all submissions of ``LATER`` and ``ONCE``, inside one of ``ACROSS``, and
+    before the newest GROUP entry. Returns the VLSN of each submission, too."""
     group = Group(seed, **CLEANS, retention_bytes=3 * SEGMENT)
     await group.start()
     await group.serving()
@@ -72,7 +72,7 @@ async def written(seed: int) -> tuple[Group, dict[tuple[int, int], int]]:
 
 
 def tables(group: Group) -> list[ProducersRecord]:
-    """Returns what each node knows, as of a VLSN that is durable everywhere."""
+    """Returns each node's table as of a VLSN that is durable everywhere."""
     at = Vlsn(min(node.opened().log.view.dtvlsn for node in group.nodes.values()))
     return [node.opened().log.view.history.producers.snapshot(at)() for node in group.nodes.values()]
 
@@ -85,7 +85,7 @@ async def all_know_the_same(group: Group) -> None:
 
 
 async def is_as_it_was(group: Group, places: dict[tuple[int, int], int]) -> None:
-    """Every submission is answered as the one that it was, and the next of each producer is taken."""
+    """Checks that every submission is answered as before, and the next of each producer is accepted."""
     for (producer, sequence), vlsn in places.items():
         said = await sent(group, producer, sequence)
         assert (said["first"], said.get("duplicate")) == (vlsn, True), (producer, sequence)
@@ -118,7 +118,7 @@ async def test_a_master_whose_state_was_lost_knows_every_producer_again(seed: in
 
 
 async def waits_for_the_third(group: Group, places: dict[tuple[int, int], int]) -> None:
-    """Checks that a submission that none of them can know is refused for now, unlogged, and all else is served."""
+    """Checks that a submission unknown to all of them is refused for now, unlogged, and everything else is served."""
     assert (await group.append(b"plain"))[0] == 200
     turn = max(sequence for producer, sequence in places if producer == ACROSS) + 1
     durable = group.nodes[group.master].dtvlsn()
@@ -144,8 +144,8 @@ async def waits_for_the_third(group: Group, places: dict[tuple[int, int], int]) 
 @pytest.mark.parametrize("seed", [4, 5, 6])
 @virtual
 async def test_two_whose_state_was_lost_refuse_nobody_for_good_before_the_third_has_told(seed: int) -> None:
-    """The two serve plain appends, producers whose newest submission is there, and those that are new by their epoch.
-    Their tables know no more after a checkpoint, or after one was restored from the other."""
+    """The two serve plain appends, producers whose newest submission is in the log, and those that are new by ``born``.
+    Their tables have no more after a checkpoint, or after one was restored from the other."""
     group, places = await written(seed)
     whole = group.master
     crippled = [name for name in group.names if name != whole]
@@ -176,7 +176,7 @@ async def test_two_whose_state_was_lost_refuse_nobody_for_good_before_the_third_
 @pytest.mark.parametrize("seed", [7, 8])
 @virtual
 async def test_what_every_node_has_lost_is_forgotten_by_all_alike(seed: int) -> None:
-    """No node can ever know: a producer that may have been here is refused, and begins again under another name."""
+    """No node can ever know: a producer that may be an old one is refused, and begins again under another name."""
     group, places = await written(seed)
     for name in group.names:
         lose_state(group, name)

@@ -1,4 +1,4 @@
-"""A simulated machine: the traces that its processes leave behind, and that a dead one does nothing more."""
+"""A simulated machine: what its processes leave on disk, and that a dead process has no further effect."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def new_machine(seed: int = 0) -> Machine:
 
 
 async def count_up(process: Process) -> None:
-    """A node of sorts: appends a byte, synced, for ever; serves its count."""
+    """Acts as a small node: appends a byte, synced, again and again; serves its count."""
     disk = process.seams.disk
     create = not disk.exists("/n1/count")
     file = disk.open("/n1/count", write=True, create=create)

@@ -1,4 +1,4 @@
-"""Members whose lists differ, and that are a majority only together: those of the newer list are listened to."""
+"""Members whose lists differ, and that are a majority only together: the newer list is used."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ async def grown(group: Group) -> tuple[str, str, str, dict[int, bytes]]:
 @pytest.mark.parametrize("ahead", [0, 100])
 @virtual
 async def test_two_who_are_a_majority_of_the_newest_list_elect_a_master(gone_is_up: bool, ahead: int) -> None:
-    """The group of n1, n2 and n3 changes: n2 is away, n4 comes, n3 goes, n1 dies. Two of {n1, n2, n4} are a majority:
-    n2 and n4, and n2 knows nothing of n4."""
+    """The group of n1, n2 and n3 changes: n2 is away, n4 joins, n3 leaves, n1 dies. Two of {n1, n2, n4} are a majority:
+    n2 and n4, and n2 does not know n4."""
     group = Group(431)
     away, gone, master, entries = await grown(group)
     if not gone_is_up:
@@ -65,7 +65,7 @@ def raised(record: NodeRecord, ahead: int) -> NodeRecord:
 
 @virtual
 async def test_who_is_listed_in_no_newer_list_is_not_heard() -> None:
-    """A newer list is one past the end of this log: in any other place it was rolled back."""
+    """A newer list is one past the end of this log; anywhere else it was rolled back."""
     group = Group(432)
     await group.start()
     await group.serving()
@@ -100,7 +100,7 @@ async def test_who_is_listed_in_no_newer_list_is_not_heard() -> None:
 
 @virtual
 async def test_who_has_only_its_own_word_raises_terms_by_a_few_and_is_no_old_members_master() -> None:
-    """Alone, a node asks any node that says it is in a newer list; that one may say anything."""
+    """A lone node asks any node that claims to be in a newer list, and such a claim may be false."""
     group = Group(433)
     await group.start()
     await group.serving()

@@ -1,4 +1,4 @@
-"""An absent member's needs are kept by every later master: hold positions are shared with the feeds."""
+"""Every later master keeps the entries that an absent member needs, since feeds share hold positions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from vlsn.state.holds import Owner
 
 
 async def master_changed(group: Group) -> None:
-    """Changes the master while one is away: the other one leads, and the old master follows it."""
+    """Changes the master while one node is away: the third leads, and the old master follows it."""
     old = group.master
     other = next(name for name in group.nodes if name != old)
     await moved(group, other)
@@ -124,8 +124,8 @@ def test_a_replica_holds_what_the_master_says_and_nothing_else() -> None:
 
 @virtual
 async def test_a_master_whose_term_is_over_takes_no_hold_away() -> None:
-    """The old master stood still while another one was elected, and a member was added that is away now. It answers
-    with its old positions before it learns all that."""
+    """The old master was suspended while another one was elected and a member was added, which is away now. It answers
+    with its old positions before it learns of that."""
     group = Group(6, 5)
     await group.start()
     await group.serving()
@@ -163,7 +163,7 @@ def listing(**incarnations: str) -> GroupEntry:
 
 
 def test_what_another_store_had_says_nothing_to_a_new_master() -> None:
-    """The store that is listed under the name now may have less: all there is stays for it."""
+    """The store that now has the name may have less, so the whole log is kept for it."""
     opened = Opened(Machine())
     opened.append(b"a")
     holds = MemberHolds(opened.log, "n2", lambda name, at: None)
@@ -173,7 +173,7 @@ def test_what_another_store_had_says_nothing_to_a_new_master() -> None:
 
 
 def test_what_may_be_rolled_back_at_a_member_is_not_told_of_it() -> None:
-    """Rolled back, and away while the log goes on, it would need what the others no longer keep for it."""
+    """If it rolls back, and is away while the others log more, it would need entries that the others no longer keep."""
     opened = Undurable(Machine(), durable=2)
     holds = MemberHolds(opened.log, "n2", lambda name, at: None)
     holds.follow(listing(n1="1", n2="2"))

@@ -1,4 +1,4 @@
-"""Members that a node cannot reach: in the status of every node, not of the master alone."""
+"""Members that a node cannot reach: in the status of every node, not only of the master."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.seam.test_membership import fed
 
 
 def silent(group: Group, name: str) -> dict[str, str]:
-    """Returns the members that ``name`` could not reach, and why."""
+    """Returns the members that ``name`` could not reach, and the reasons."""
     members = group.nodes[name].services.monitoring.status()["members"]
     return {member["name"]: member["silent"] for member in members if member["silent"]}
 

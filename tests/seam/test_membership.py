@@ -1,4 +1,4 @@
-"""Whole groups whose members change: join, are promoted, leave, are wiped, in virtual time."""
+"""Whole groups whose members join, are promoted, leave, and are wiped, in virtual time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.seam.nodes import BIG, CLEANS, JSON, SEGMENT, Group
 
 
 async def ordered(group: Group, to: str = "", **change: Any) -> tuple[int, dict[str, Any]]:
-    """Returns one change, asked of ``to`` or the master; status and document."""
+    """Orders one change from ``to`` or the master; returns status and document."""
     response = await group.client.request(
         "POST",
         f"{group.url(to or group.master)}/v1/admin/group",
@@ -31,7 +31,7 @@ async def changed(group: Group, **change: Any) -> dict[str, Any]:
 
 
 def listed(group: Group, name: str = "") -> dict[str, Any]:
-    """Returns who is a member, as that node's log says."""
+    """Returns the members by that node's log."""
     found = group.nodes[name or group.master].opened().log.view.history.group
     assert found is not None
     return {member.name: member for member in found.members}
@@ -48,7 +48,7 @@ async def electable(group: Group, name: str) -> None:
 
 
 async def told(group: Group, count: int, prefix: str = "") -> dict[int, bytes]:
-    """Makes so many appends, acknowledged; sends again an append that nothing was logged of."""
+    """Makes ``count`` acknowledged appends; repeats an append that was certainly not logged."""
     found: dict[int, bytes] = {}
     for number in range(count):
         value = f"{prefix}{number}".encode()
@@ -64,7 +64,7 @@ async def has_all(group: Group, told: dict[int, bytes], *names: str) -> None:
 
 
 async def fed(group: Group, count: int) -> None:
-    """Waits until so many replicas count for the master."""
+    """Waits until the master has this number of connected replicas."""
 
     def there() -> bool:
         role = group.nodes[group.master].member.role
@@ -86,7 +86,7 @@ def incarnation(group: Group, name: str) -> str:
 
 @virtual
 async def test_a_newcomer_is_fed_that_another_newcomer_has_asked_too() -> None:
-    """n0 is the first by name, and asks whether everybody is empty, just after the master did."""
+    """n0 is the first by name, and asks whether all members are empty, just after the master did."""
     group = Group(40)
     await group.start()
     await group.serving()
@@ -389,8 +389,8 @@ async def test_who_is_not_the_master_shows_the_way_to_it() -> None:
 
 
 def test_who_has_lost_the_group_before_a_change_does_not_stand_while_that_may_be_rolled_back() -> None:
-    """Its log was cleaned past the GROUP entry before, which only its state record had. By the change alone, an
-    incarnation that nobody has admitted yet would count its own vote."""
+    """Its log was cleaned past the earlier GROUP entry, which only its state record had. By the later change alone, an
+    incarnation that no node has admitted yet would count its own vote."""
 
     async def main(*, lost: bool) -> bool:
         group = Group(52, **CLEANS, retention_bytes=2 * SEGMENT)

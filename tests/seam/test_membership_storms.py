@@ -1,6 +1,7 @@
-"""Members come, go, are wiped and come back old while nodes die and the network breaks: nothing acknowledged is lost.
+"""Members join, leave, are wiped and return with old disks while nodes die and the network fails: nothing acknowledged
+is lost.
 
-One disk is lost or old at a time: its node is admitted again before the next one goes, as a person would see to.
+One disk is lost or old at a time: its node is admitted again before the next one is hit, as an operator would ensure.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ OK = ("MASTER", "REPLICA")
 
 
 class Storm:
-    """One seed's story.  ``told`` is every value that was acknowledged, by its VLSN."""
+    """One seed's run.  ``told`` has every acknowledged value by its VLSN."""
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(f"storm/{seed}")
@@ -43,7 +44,7 @@ class Storm:
         return found
 
     def whole(self) -> bool:
-        """Every member is up, fed and listed as what it is; the last change is durable."""
+        """Says whether every member is up, fed and rightly listed, and the last change is durable."""
         group = self.group
         try:
             master = group.nodes[group.master]
@@ -70,7 +71,7 @@ class Storm:
         await group.until(self.whole, "the group is whole", limit_s=90)
 
     async def append(self, count: int) -> None:
-        """Sent to the master; unacknowledged entries may be there or not."""
+        """Appends at the master; unacknowledged entries may be in the log or not."""
         for _ in range(count):
             value = b"%d" % self.rng.getrandbits(60)
             try:
@@ -117,7 +118,7 @@ class Storm:
         self.images[name] = self.group.machines[name].image()
 
     async def puts_back(self) -> None:
-        """Brings back an older image, while running members have later reports of its node."""
+        """Replaces a disk by an older image, while running members have later reports of its node."""
         await self.heal()
         await asyncio.sleep(6.0)
         name = self.any()
@@ -164,7 +165,7 @@ class Storm:
         await self.settle(name)
 
     async def settle(self, name: str) -> None:
-        """Everybody's settings name the members as they are now; the machine of one that is none is taken away."""
+        """Writes the present members into all settings; removes the machine of a removed member."""
         names = [member.name for member in self.members().members]
         if name not in names:
             self.group.kill(name)
@@ -173,7 +174,7 @@ class Storm:
         self.group.names = names
 
     async def heal_but(self, name: str) -> None:
-        """Heals the group as far as it goes with ``name`` perhaps no member any more."""
+        """Heals the group as far as possible while ``name`` may no longer be a member."""
         group = self.group
         group.net.heal()
         await group.until(self.whole, f"the group is whole, {name} removed or not", limit_s=90)

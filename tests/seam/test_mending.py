@@ -1,4 +1,4 @@
-"""Rot in a node's segments, met by a reader, a feeder or the scrub, and mended from a peer."""
+"""Rot in a node's segments, found by a reader, a feeder or the scrub, and mended from a peer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def filled(seed: int, told: dict[int, bytes], **settings: Any) -> Group:
 
 
 def place(group: Group, name: str, vlsn: int) -> tuple[str, int]:
-    """Path and offset of the frame of the block that holds ``vlsn``."""
+    """Returns path and offset of the frame of the block with ``vlsn``."""
     log = group.nodes[name].opened().log
     mapping = log.view.index.at_or_before(Vlsn(vlsn))
     assert mapping is not None
@@ -58,7 +58,7 @@ def flip_in_body(group: Group, name: str, vlsn: int) -> None:
 
 
 def lose(group: Group, name: str, vlsn: int) -> None:
-    """A bad sector."""
+    """Makes the block's sector unreadable."""
     path, offset = place(group, name, vlsn)
     group.machines[name].disk.lose_page(path, offset + FRAME_BYTES + 100)
 
@@ -84,7 +84,7 @@ async def mended(group: Group, name: str, told: dict[int, bytes], blocks: int = 
 
 
 COUNT = FRAME_BYTES + 5
-"""Flipped, it lets the block end 256 VLSNs later."""
+"""If this byte is flipped, the block ends 256 VLSNs later."""
 BYTES = [0, 3, 5, 9, 13, 17, 22, FRAME_BYTES + 1, COUNT, FRAME_BYTES + 20, FRAME_BYTES + 62, FRAME_BYTES + 300]
 """Magic, flag, length, prev, synced, salt, crc; the block's header, its crc, its body."""
 
@@ -170,8 +170,8 @@ async def test_a_bad_sector_that_stays_bad_when_it_was_written_again_stays_damag
 
 @virtual
 async def test_what_a_disk_does_not_give_for_a_moment_is_there_as_it_was_once_damage_beside_it_is_mended() -> None:
-    """The good copy of a block lies on n3 alone, beside a flipped bit, as reads of it fail. The mending of the one
-    waits, says why, and does not give the other up."""
+    """Only n3 has the good copy of a block, beside a flipped bit, and reads of the good copy fail for a moment. The
+    mending of the bit waits, reports the reason, and does not lose the good copy."""
     told: dict[int, bytes] = {}
     group = await filled(75, told)
     (path, _), (other, offset) = place(group, "n3", 5), place(group, "n3", 12)
@@ -200,7 +200,7 @@ async def test_what_a_disk_does_not_give_for_a_moment_is_there_as_it_was_once_da
 
 @virtual
 async def test_a_replica_whose_block_at_the_matchpoint_is_rotten_mends_it_and_follows() -> None:
-    """Its count says that it ends later: it is neither another block, nor not there."""
+    """Its count field says that it ends later: it is neither another block, nor missing."""
     told: dict[int, bytes] = {}
     group = await filled(60, told)
     name = next(each for each in group.names if each != group.master)
@@ -214,7 +214,7 @@ async def test_a_replica_whose_block_at_the_matchpoint_is_rotten_mends_it_and_fo
 
 @virtual
 async def test_logs_that_do_not_open_mend_one_another() -> None:
-    """Each node has lost another one of the blocks that an open reads, and no log is open that could give it."""
+    """Each node has lost a different block that an open reads, and no log is open that could provide it."""
     told: dict[int, bytes] = {}
     group = await filled(61, told)
     for number, name in enumerate(group.names):
@@ -235,7 +235,8 @@ async def test_logs_that_do_not_open_mend_one_another() -> None:
 
 @virtual
 async def test_logs_that_do_not_open_mend_one_another_where_no_disk_knows_it_durable() -> None:
-    """Every node has the last blocks, but no acknowledgement came back: their remains say their names."""
+    """Every node has the last blocks, but no acknowledgement was received: the remains of the blocks have their
+    names."""
     told: dict[int, bytes] = {}
     group = await filled(62, told)
     master = group.master
@@ -338,8 +339,46 @@ async def test_the_scrub_meets_rot_in_different_places_on_every_node_and_all_of_
 
 
 @virtual
+async def test_the_only_good_copy_of_a_block_that_no_disk_calls_durable_mends_the_others() -> None:
+    """All have stopped, and two of three cannot read the last block of a segment.  The third does not know it as
+    durable, and can neither lead nor vote before the two are mended."""
+    told: dict[int, bytes] = {}
+    group = await filled(59, told, checkpoint_period_s=600.0, checkpoint_bytes=1 << 30)
+    master, damaged, whole = sorted(group.names, key=lambda name: name != group.master)
+    for name in (damaged, whole):
+        group.net.block(name, master)  # no acknowledgement arrives
+    vlsns = []
+    for value in (b"unheard", b"behind it"):
+        status, answer = await group.append(value, to=master, acks="none")
+        assert status == 200
+        told[vlsn := answer["last"]] = value
+        vlsns.append(vlsn)
+        for name in group.names:
+            log = group.nodes[name].opened().log
+            await group.until(lambda log=log, vlsn=vlsn: log.view.range.last_sync >= vlsn, f"{name} has it")  # type: ignore[misc]
+            await group.nodes[name].services.administration.rotate()
+    places = {name: place(group, name, vlsns[0]) for name in group.names}
+    behind = {name: place(group, name, vlsns[1])[0] for name in group.names}
+    assert all(places[name][0] < behind[name] for name in group.names)
+    assert all(node.dtvlsn() < vlsns[0] for node in group.nodes.values())
+    group.kill(*group.names)
+    group.net.heal()
+    for name in (master, damaged):
+        path, offset = places[name]
+        group.machines[name].disk.flip_bit(path, offset + FRAME_BYTES + 20)  # nothing names its term any more
+    await group.start()
+    await group.serving()
+    await group.until(lambda: all(node.dtvlsn() >= vlsns[1] for node in group.nodes.values()), "all have all")
+    for name in group.names:
+        assert await group.read(name) == told
+        assert not group.nodes[name].restoration.count
+    await group.stop()
+    assert not group.fatal
+
+
+@virtual
 async def test_rot_at_the_end_of_a_log_whose_index_is_lost_is_not_another_end() -> None:
-    """Nothing follows the last checkpoint: damage before it is found by building the index anew."""
+    """Nothing follows the last checkpoint: building the index anew finds damage before it."""
     told: dict[int, bytes] = {}
     group = await filled(58, told, checkpoint_period_s=1_000.0, checkpoint_bytes=100 << 20)
     await group.nodes["n3"].services.administration.checkpoint()
@@ -377,7 +416,7 @@ async def test_what_no_peer_can_give_stays_is_said_and_is_mended_when_one_is_bac
 
 @virtual
 async def test_a_master_steps_down_over_damage_in_what_nobody_else_has() -> None:
-    """Its log is the longest, so it is elected, and nothing behind the damage can ever be fed."""
+    """The master's log is the longest, so it is elected, and no block after the damage can ever be fed."""
     told: dict[int, bytes] = {}
     group = await filled(55, told)
     longest, other, third = group.master, *(name for name in group.names if name != group.master)
@@ -402,7 +441,7 @@ async def test_a_master_steps_down_over_damage_in_what_nobody_else_has() -> None
 
 @virtual
 async def test_a_master_leads_on_over_damage_that_is_durable_or_that_it_has_not_tried_to_mend() -> None:
-    """Behind durable damage all can be fed that any replica needs; and what was not asked for yet a peer may have."""
+    """Replicas need only blocks after durable damage; and damage that was not requested yet may be on a peer."""
     group = await filled(55, {})
     opened = group.nodes[group.master].opened()
     mending, durable = opened.mending, opened.log.view.dtvlsn
@@ -441,8 +480,8 @@ async def test_a_block_that_is_damaged_on_every_node_stays_damaged() -> None:
 @pytest.mark.parametrize("vlsn", [20, 0])
 @virtual
 async def test_a_segment_that_was_cut_short_on_a_stopped_node_is_made_whole(vlsn: int, checkpoint: bool) -> None:
-    """A sealed one, behind the last checkpoint (the open meets it) or before it (the scrub does), is mended.  The last
-    one is restored: where its log had ended nothing says."""
+    """A sealed segment, after the last checkpoint (the open finds it) or before it (the scrub does), is mended.  For
+    the last segment the node is restored, since nothing states where its log had ended."""
     told: dict[int, bytes] = {}
     settings = {"scrub_bytes_per_s": 1 << 20, "scrub_period_s": 1.0}
     group = await filled(64, told, checkpoint_period_s=600.0, checkpoint_bytes=1 << 30, **settings)
@@ -477,7 +516,7 @@ async def test_a_segment_that_was_cut_short_on_a_stopped_node_is_made_whole(vlsn
 @pytest.mark.parametrize("behind", [1, 0])
 @virtual
 async def test_a_log_that_does_not_open_for_damaged_blocks_is_mended_and_opened(byte: int, behind: int) -> None:
-    """Some blocks before its end; and its very last one, which nothing follows but the stated end."""
+    """Some blocks before its end are damaged; or its very last block, which only the stated end follows."""
     told: dict[int, bytes] = {}
     group = await filled(57, told, checkpoint_period_s=600.0, checkpoint_bytes=1 << 30)
     await asyncio.sleep(3.0)  # the idle end is stated

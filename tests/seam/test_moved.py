@@ -1,4 +1,4 @@
-"""Names that moved on to another URL, and nodes whose settings still say where they were."""
+"""Members at new URLs, and nodes whose settings still have the old ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOVED = "n3"
 
 
 class Moving(Group):
-    """``n3`` is at another port from some moment on; only its own settings say so."""
+    """A group whose ``n3`` moves to another port; only its own settings have it."""
 
     port = PORT
 
@@ -33,7 +33,7 @@ class Moving(Group):
 
 
 class Forgetful(Moving):
-    """A group of which nobody else's settings ever change."""
+    """A group in which no other node's settings ever change."""
 
     def config(self, name: str) -> NodeConfig:
         told = super().config(name)

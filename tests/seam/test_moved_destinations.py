@@ -1,5 +1,5 @@
-"""Destinations that are moved back behind acknowledged messages, while pages hold some: log and pages of every node
-hold all that is wanted again."""
+"""Destinations that are moved back below acknowledged messages while pages have some: log and pages of every node have
+everything that is wanted again."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def restarted(group: Group, name: str, **settings: Any) -> None:
 
 
 def has_all(group: Group, name: str, told: dict[str, Any], held: dict[int, bytes]) -> bool:
-    """A node knows the move, has all messages and names none as missing."""
+    """Says whether a node has received the move, has all messages and reports none as missing."""
     uuid = told["uuid"]
     if not first(group, name) or group.state(name) not in ("MASTER", "REPLICA"):
         return False
@@ -74,8 +74,8 @@ async def test_a_node_whose_log_is_shorter_fetches_what_is_wanted_again_beside_i
 @pytest.mark.parametrize("at_once", [False, True])
 @virtual
 async def test_what_was_paged_before_a_move_and_is_in_the_log_yet_is_paged_again(at_once: bool) -> None:
-    """A pass has counted, and the log is not cut there yet, as a destination moves back behind it; ``at_once``: while
-    the pass is under way."""
+    """A pass has committed, and the log is not cleaned there yet, as a destination moves back below it. With
+    ``at_once`` it moves while the pass is under way."""
     group = await made(62, retention_bytes=UNLIMITED)
     async with client(group) as log:
         uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
@@ -151,7 +151,7 @@ async def test_a_master_tells_how_much_comes_and_how_long_the_oldest_message_has
 async def test_a_node_that_had_cleaned_what_a_new_destination_begins_at_fetches_it_and_delivers_nothing_before() -> (
     None
 ):
-    """Seed 206 of the simulation: such a node leads before its pager has looked at the destination."""
+    """Simulation seed 206: such a node leads before its pager has read the destination."""
     group = await made(67, retention_bytes=UNLIMITED)
     async with client(group) as log:
         held: dict[int, bytes] = {}

@@ -1,4 +1,4 @@
-"""Old images of disks come back while a member that heard of their newer lives is up; and honest starts."""
+"""Old images of disks come back while a member with newer reports is up; and starts with the right disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vlsn.state.holds import Owner
 
 
 async def started(seed: int) -> tuple[Group, dict[int, bytes]]:
-    """Three nodes that have all of ten entries."""
+    """Makes three nodes that have all of ten entries."""
     group = Group(seed)
     await group.start()
     await group.serving()
@@ -34,7 +34,7 @@ async def started(seed: int) -> tuple[Group, dict[int, bytes]]:
 
 
 async def back(group: Group, name: str) -> None:
-    """``name`` is up, and listed as what it is now."""
+    """Waits until ``name`` is up, and listed with its present incarnation."""
     await group.start(name)
     await group.until(lambda: group.nodes[name].member.recognised, f"{name} has asked")
     await group.serving()
@@ -93,7 +93,7 @@ async def test_an_image_of_before_a_vote_is_found_out() -> None:
 
 @virtual
 async def test_an_image_that_is_restored_before_it_was_compared_is_found_out() -> None:
-    """A restore stores its provider's term: that must not pass for the vote which the image has forgotten."""
+    """A restore stores its provider's term, which must not look like the vote that the image has forgotten."""
     group, entries, voter = await a_vote_forgotten(61)
     before = listed(group)[voter].incarnation
     group.machines[voter].disk.flip_bit(f"/{voter}/{segment_name(1)}", FIRST_FRAME, 3)
@@ -115,7 +115,7 @@ async def test_an_image_that_is_restored_before_it_was_compared_is_found_out() -
 @pytest.mark.parametrize("lacking", [False, True])
 @virtual
 async def test_a_damaged_image_is_who_it_was_if_a_restore_brought_back_what_it_acknowledged(lacking: bool) -> None:
-    """It was restored before it could ask. A member without those entries cannot give them back: it is another."""
+    """It was restored before it could ask. A member without those entries cannot restore them; then it is another."""
     group, entries = await started(69)
     master = group.master
     forgets, third = (name for name in group.names if name != master)
@@ -149,7 +149,7 @@ async def test_a_damaged_image_is_who_it_was_if_a_restore_brought_back_what_it_a
 
 @virtual
 async def test_a_voter_that_was_rolled_back_is_no_old_image() -> None:
-    """Its log was longer than that of the candidate, of a later term, that it voted for."""
+    """Its log was longer than the log of its candidate, whose last term was later."""
     group, entries = await started(66)
     voter = group.master
     left = [name for name in group.names if name != voter]
@@ -191,8 +191,8 @@ async def test_a_voter_that_was_rolled_back_is_no_old_image() -> None:
 
 @virtual
 async def test_what_an_old_image_has_forgotten_is_not_lost_with_it() -> None:
-    """The holders of an entry are the master, which dies, and one that comes back as an old image. The third heard of
-    it in time. Together they would be a majority without that entry."""
+    """An entry is on the master, which dies, and on a node that comes back with an old image. The third node received
+    that node's promise in time. Together the two would be a majority without that entry."""
     group, entries = await started(63)
     master = group.master
     forgets, lacks = (name for name in group.names if name != master)
@@ -220,7 +220,7 @@ async def test_what_an_old_image_has_forgotten_is_not_lost_with_it() -> None:
 
 @virtual
 async def test_the_answer_of_an_empty_node_is_not_enough() -> None:
-    """A wiped member answers at once, and has heard of nobody; the one who remembers is slow to answer."""
+    """A wiped member answers at once, and has received no promise; the member with the promise is slow to answer."""
     group, entries = await started(71)
     wiped, forgets = (name for name in group.names if name != group.master)
     image = group.machines[forgets].image()
@@ -242,7 +242,7 @@ async def test_the_answer_of_an_empty_node_is_not_enough() -> None:
 
 @virtual
 async def test_who_is_named_by_the_settings_alone_is_not_waited_for() -> None:
-    """The listed members have answered, and are empty; where the settings have one more nobody listens."""
+    """The listed members have answered, and are empty; at an additional address in the settings no node listens."""
     group, _ = await started(75)
     kept, *wiped = group.names
     group.kill(*group.names)
@@ -291,7 +291,7 @@ async def test_the_only_electable_member_asks_nobody() -> None:
 @pytest.mark.parametrize("seed", seeds(4))
 @virtual
 async def test_an_honest_start_is_never_taken_for_an_old_image(seed: int) -> None:
-    """Nodes are killed, lose their power, are cut off, restored; masters change, logs are rolled back."""
+    """Nodes are killed, lose power, are cut off, restored; masters change, logs are rolled back."""
     group = Group(seed)
     rng = Random(f"honest/{seed}")
     await group.start()
@@ -324,7 +324,7 @@ async def test_an_honest_start_is_never_taken_for_an_old_image(seed: int) -> Non
 @pytest.mark.parametrize("seed", [67, 68])
 @virtual
 async def test_a_tail_that_was_rolled_back_does_not_pass_for_what_was_acknowledged(seed: int) -> None:
-    """The image is of between a node's vote in a term and its rollback by that term's master. It has the same node
+    """The image was taken between a node's vote in a term and its rollback by that term's master. It has the same node
     file, and a tail of an older term that is longer than the blocks acknowledged in its place."""
     group, entries = await started(seed)
     old = group.master
@@ -373,7 +373,8 @@ async def test_a_tail_that_was_rolled_back_does_not_pass_for_what_was_acknowledg
 
 @virtual
 async def test_what_an_old_image_has_offered_ends_once_it_is_another() -> None:
-    """A peer fetches its log before it has heard who it is: the log of another incarnation is not what was offered."""
+    """A peer fetches its log before the node knows its incarnation: another incarnation's log is not the offered
+    one."""
     group, entries = await started(61)
     name = next(each for each in group.names if each != group.master)
     image = group.machines[name].image()
@@ -406,7 +407,7 @@ async def test_what_an_old_image_has_offered_ends_once_it_is_another() -> None:
 @pytest.mark.parametrize("late_s", [0.1, 0.4, 1.0])
 @virtual
 async def test_who_has_heard_most_may_answer_last(late_s: float) -> None:
-    """One of the others answers at once; the one that remembers is at the end of a slower link."""
+    """One of the others answers at once; the one with the promise is behind a slower link."""
     group, entries = await started(73)
     remembers = group.master
     forgets, restarted = (name for name in group.names if name != remembers)
@@ -429,7 +430,7 @@ async def test_who_has_heard_most_may_answer_last(late_s: float) -> None:
 @pytest.mark.parametrize(("silent", "most_s"), [(False, 0.2), (True, 5.2)])
 @virtual
 async def test_a_start_waits_for_a_silent_member_as_long_as_for_any_answer(silent: bool, most_s: float) -> None:
-    """Nobody waits for one whose process has ended: its machine refuses."""
+    """A start does not wait for a member whose process has ended, because its machine refuses."""
     group, entries = await started(74)
     name, other = (each for each in group.names if each != group.master)
     if silent:
@@ -453,7 +454,7 @@ async def test_a_start_waits_for_a_silent_member_as_long_as_for_any_answer(silen
 
 @pytest.mark.parametrize("ends", ["transfer", "no majority"])
 def test_what_a_lead_has_heard_is_known_at_every_moment_of_its_end(ends: str) -> None:
-    """The strike comes between any two callbacks: the node that asks just then may be the one that comes back old."""
+    """The end comes between any two callbacks: the node that asks just then may be the one with an old image."""
 
     async def main() -> None:
         group, _ = await started(75)

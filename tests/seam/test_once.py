@@ -1,4 +1,4 @@
-"""Exactly once on real nodes in one process: a submission sent again is one entry, answered as one."""
+"""Exactly once on real nodes in one process: a repeated submission is one entry, with the first answer."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_where_a_producer_goes_on_is_told_of_what_is_durable_on_every_node() -> 
 
 
 def test_where_a_producer_goes_on_is_not_behind_what_may_be_rolled_back() -> None:
-    """The master leads, and its replicas say so at once, while their disks have yet to sync the last submission."""
+    """The master leads, and its replicas report it at once, while their disks have not synced the last submission."""
 
     async def story(group: Group) -> None:
         assert (await append(group, 0))[0] == 200
@@ -205,7 +205,7 @@ def test_a_producer_that_may_have_been_forgotten_does_not_pass_for_a_new_one() -
 
 
 def test_one_that_does_not_say_when_it_was_born_is_no_new_one_where_anybody_was_forgotten() -> None:
-    """There are more producers than the log knows, and an early one comes again: nothing is appended twice."""
+    """There are more producers than the log remembers, and an early one returns: nothing is appended twice."""
 
     async def story(group: Group) -> None:
         assert (await asked(group, {"producers": PRODUCERS_MIN}))[0] == 200

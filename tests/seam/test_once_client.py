@@ -1,5 +1,5 @@
-"""The exactly-once client against real nodes in one process, whatever becomes of connections and nodes. Every append is
-acknowledged, is in the log once, and in the order of its client's calls."""
+"""The exactly-once client against real nodes in one process, whose connections and nodes fail. Every append is
+acknowledged, and in the log once, in the order of its client's calls."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def write(log: Client, name: str, rng: Random, told: dict[bytes, int]) -> 
 
 
 def led_by(group: Group) -> str:
-    """Returns who leads, or might."""
+    """Returns the node that leads, or might lead."""
     return next((name for name, node in group.nodes.items() if node.log is not None and node.member.is_master()), "n1")
 
 

@@ -1,4 +1,4 @@
-"""Pages at a limit: the fate of appends, and that the log is cleaned all the same."""
+"""Pages at their limit: which appends are refused, and that the log is still cleaned."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIMIT = 60_000
 
 
 async def until_full(log: Client, held: dict[int, bytes], most: int = 400) -> str:
-    """Appends messages of ``orders`` until one is refused; returns why."""
+    """Appends messages of ``orders`` until one is refused; returns the reason."""
     for _ in range(most):
         value = b"%d" % len(held) + BIG
         try:

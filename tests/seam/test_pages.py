@@ -1,4 +1,4 @@
-"""Destinations whose messages left the log: log and pages hold what is not acknowledged, and all of it is delivered."""
+"""Destinations whose messages left the log: log and pages have all unacknowledged messages, and all are delivered."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from repl.client.connect import Client
 from repl.destinations.filling import PERIOD_S, RETRY_S, Filling
+from repl.destinations.pager import NOT_OPEN
 from repl.web.slices import at_once
 from tests.fakes.disk import UNLIMITED_BYTES, FakeDisk
 from tests.fakes.loop import run, virtual
@@ -20,6 +21,7 @@ from tests.fakes.seeds import seeds
 from tests.seam.nodes import BIG, CLEANS, SEGMENT, Group
 from tests.seam.test_destinations import client
 from vlsn.errors import NotFound, VlsnLogError
+from vlsn.ids import Vlsn
 from vlsn.levels import LEVELS
 from vlsn.pages.page import read_page
 
@@ -54,7 +56,7 @@ def first(group: Group, name: str) -> int:
 
 
 _read: dict[tuple[bytes, str, int, int], dict[int, bytes]] = {}
-"""Contents of pages by their bytes: the same ones are looked at a hundred times a second of virtual time."""
+"""Contents of pages by their bytes, since the same ones are read a hundred times a second of virtual time."""
 
 
 def held_in_page(disk: FakeDisk, path: str, uuid: str, number: int, end: int) -> dict[int, bytes]:
@@ -68,8 +70,8 @@ def held_in_page(disk: FakeDisk, path: str, uuid: str, number: int, end: int) ->
 
 
 def uncovered(group: Group, name: str, uuid: str, held: dict[int, bytes]) -> list[int]:
-    """Lists what one node's disk alone does not hold of ``held``: in its log from where that begins, or in pages that
-    its page table counts, unless it is acknowledged for good or named as missing."""
+    """Lists the messages of ``held`` that one node's disk does not have: neither in its log, nor in valid pages, and
+    neither durably acknowledged nor reported as missing."""
     opened = group.nodes[name].opened()
     log, disk = opened.log, group.machines[name].disk
     acked = log.view.history.acks.folded.get(uuid)
@@ -106,6 +108,53 @@ async def taken(log: Client, count: int, limit_s: float = 60.0) -> list[tuple[in
 
 def stored(group: Group, name: str, uuid: str) -> Any:
     return group.nodes[name].opened().pager.manager.stores.get(uuid)
+
+
+@virtual
+async def test_a_cleaning_waits_for_pages_that_are_not_open_though_nothing_had_to_be_paged_before() -> None:
+    """The first destination is made while a pass runs, which had nothing to page when it asked."""
+    group = await made(41)
+    async with client(group) as log:
+        last = await log.append(b"wanted", key=b"order-1")
+        pagers = [group.nodes[name].opened().pager for name in group.names]
+        paged: list[tuple[int, str]] = []
+        for pager in pagers:
+            pager.page(Vlsn(last), lambda vlsn, why: paged.append((vlsn, why)))
+        await group.until(lambda: len(paged) == len(pagers), "all have answered")
+        assert paged == [(last, "")] * 3
+        assert [pager.uncovered(Vlsn(last + 1)) for pager in pagers] == ["", "", ""]
+        await log.destinations.put("orders", prefix="order-", from_=1)
+        await group.until(lambda: all(pager.subscriptions() for pager in pagers), "all know it")
+        assert not any(pager.manager.stores for pager in pagers), "too late: pages are open"
+        assert [pager.uncovered(Vlsn(last + 1)) for pager in pagers] == [NOT_OPEN] * 3
+        assert await taken(log, 1) == [(last, b"wanted")]
+    await group.stop()
+    assert not group.fatal
+
+
+@virtual
+async def test_nothing_is_delivered_past_pages_that_cannot_be_opened_and_the_status_says_why() -> None:
+    group = await made(42)
+    async with client(group) as log:
+        uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
+        held = await filled(group, log)
+        group.kill(*group.names)
+        for machine in group.machines.values():
+            machine.disk.fail_at(lambda call: call.name == "open" and call.path.endswith(".page"), times=1 << 30)
+        await group.start()
+        await group.serving()
+        pagers = {name: group.nodes[name].opened().pager for name in group.names}
+        await group.until(
+            lambda: all("cannot be opened: [Errno 5]" in each.told(uuid)["blocked_by"] for each in pagers.values()),
+            "each says why it delivers nothing",
+        )
+        assert await taken(log, 1, limit_s=8.0) == []
+        for machine in group.machines.values():
+            machine.disk.mend()
+        assert await taken(log, len(held)) == sorted(held.items())
+        assert not any(each.told(uuid)["blocked_by"] for each in pagers.values())
+    await group.stop()
+    assert not group.fatal
 
 
 @pytest.mark.parametrize("seed", seeds(3))
@@ -186,7 +235,7 @@ async def test_a_damaged_page_is_put_aside_and_the_rest_of_it_fetched(seed: int)
 @pytest.mark.parametrize("vanished", [True, False])
 @virtual
 async def test_a_short_page_or_a_vanished_row_of_one_loses_no_message(short: bool, vanished: bool) -> None:
-    """All nodes stop; two come back with a short page, or without a row of it, or both."""
+    """All nodes stop; two restart with a short page, or without its row, or both."""
     group = await made(8)
     async with client(group) as log:
         uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
@@ -256,7 +305,7 @@ async def test_a_transaction_lies_whole_in_one_record() -> None:
 
 @virtual
 async def test_what_is_missing_in_many_pieces_is_fetched_one_after_another() -> None:
-    """Acknowledgements lie between them: a piece a second would hold deliveries up for as many seconds."""
+    """Acknowledgements are between the pieces: with one piece a second, deliveries would wait for as many seconds."""
     group = await made(7)
     async with client(group) as log:
         uuid = (await log.destinations.put("orders", prefix="order-", from_="start"))["uuid"]
@@ -306,7 +355,7 @@ def test_members_that_have_nothing_of_what_is_missing_are_not_asked_at_once_agai
 
 
 def missing_of(group: Group, name: str, uuid: str) -> list[tuple[int, int]]:
-    """Lists the VLSNs that a node says are missing from its pages; none while its log is shut."""
+    """Lists the VLSNs that a node reports as missing from its pages; none while its log is not open."""
     store = stored(group, name, uuid) if first(group, name) else None
     return list(store.missing) if store is not None else []
 

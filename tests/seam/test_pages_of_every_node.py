@@ -1,4 +1,4 @@
-"""The rule "log and pages hold everything unacknowledged" on every node that may lead, whatever became of its disk."""
+"""The rule "log and pages have everything unacknowledged" on every node that may lead, after any loss of its disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.seam.test_pages import filled, first, made, stored, taken, uncovered
 
 
 def whole(group: Group, name: str, uuid: str, held: dict[int, bytes]) -> bool:
-    """A node follows or leads, its log was cleaned, it lacks nothing, and names nothing as missing."""
+    """Says whether a node follows or leads, has a cleaned log, misses nothing, and reports nothing as missing."""
     if first(group, name) <= 30 or group.state(name) not in ("MASTER", "REPLICA"):
         return False
     store = stored(group, name, uuid)
@@ -25,14 +25,14 @@ def whole(group: Group, name: str, uuid: str, held: dict[int, bytes]) -> bool:
 
 
 async def newcomer(group: Group, name: str) -> str:
-    """A member more."""
+    """Adds one more member."""
     await joined(group, "n4")
     await electable(group, "n4")
     return "n4"
 
 
 async def replaced(group: Group, name: str) -> str:
-    """A member in the place of one that has left."""
+    """Adds a member in the place of one that has left."""
     await joined(group, "n4")
     await electable(group, "n4")
     await changed(group, change="remove", name=name)
@@ -40,7 +40,7 @@ async def replaced(group: Group, name: str) -> str:
 
 
 async def emptied(group: Group, name: str) -> str:
-    """A disk that is gone: the log is restored."""
+    """Empties a disk; its log is restored."""
     group.kill(name)
     group.machine(name)
     await group.start(name)
@@ -48,7 +48,7 @@ async def emptied(group: Group, name: str) -> str:
 
 
 async def without_state(group: Group, name: str) -> str:
-    """The state store is gone, with the page table in it."""
+    """Removes the state store, with its page table."""
     group.kill(name)
     del group.machines[name].stores.contents[f"/{name}/state"]
     await group.start(name)
@@ -65,7 +65,7 @@ def removed(group: Group, name: str) -> int:
 
 
 async def without_pages(group: Group, name: str) -> str:
-    """All pages are gone."""
+    """Removes all pages."""
     group.kill(name)
     gone = removed(group, name)
     assert gone

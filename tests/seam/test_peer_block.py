@@ -1,4 +1,4 @@
-"""Blocks for members: by name any node gives one that it has, by VLSN alone only a durable one."""
+"""Blocks for members: by name any node sends a block that it has, by VLSN alone only a durable one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def block(group: Group, of: str, *, term: int, first: int) -> tuple[int, b
 
 @virtual
 async def test_by_its_vlsn_alone_no_block_is_given_that_may_be_rolled_back() -> None:
-    """The question names no term. A block of a master that is cut off would go where the group has another one."""
+    """The request names no term. A block of a master that is cut off would replace another block of the group."""
     group = Group(941)
     await group.start()
     await group.serving()

@@ -1,4 +1,4 @@
-"""A pipelined run of appends on one connection has no hole inside, whatever becomes of its members."""
+"""A pipelined run of appends on one connection has no gap, whatever happens to single appends."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from vlsn.format import batch
 @pytest.mark.parametrize("expires", [0, 1, 3])
 @virtual
 async def test_what_is_held_behind_an_append_that_expires_is_refused_with_it(expires: int) -> None:
-    """The master hands over to a replica that stands still, and goes on after that. Request ``expires`` has not the
-    time for it: those before it are logged, and none behind it is."""
+    """The master transfers to a suspended replica, and leads on after that. The deadline of request ``expires`` passes
+    meanwhile: earlier requests are logged, and no later one is."""
     group = Group(71)
     await group.start()
     await group.serving()
@@ -61,7 +61,7 @@ REFUSED_LATER = {
     "out-of-sequence, for what comes before it is not there": ((PRODUCER, 7), b"x"),
     "out-of-sequence, for it was another one": ((PRODUCER, 0), b"x"),
 }
-"""Submissions that a master refuses only once a majority has confirmed that it leads, or the original was read."""
+"""Submissions that a master refuses only after a majority has confirmed its leadership, or after a read."""
 
 
 @pytest.mark.parametrize("held", [False, True])
@@ -70,8 +70,8 @@ REFUSED_LATER = {
 async def test_what_is_sent_behind_a_submission_that_is_refused_later_is_refused_with_it(
     which: str, held: bool
 ) -> None:
-    """The append is sent while nobody knows yet what becomes of the one before it. ``held``: and by a master that holds
-    both back, for it hands over. Another connection's appends go on."""
+    """The append is sent while the outcome of the earlier submission is unknown. With ``held`` the master delays both,
+    during a transfer. Another connection's appends are logged."""
     group = Group(72)
     await group.start()
     await group.serving()
@@ -118,8 +118,8 @@ async def test_what_is_sent_behind_a_submission_that_is_refused_later_is_refused
 
 @virtual
 async def test_a_submission_that_was_here_before_keeps_nobody_behind_it_from_being_logged() -> None:
-    """The submission is sent again with the later ones, as a client does that has lost its connection. They are logged
-    in order, each once."""
+    """The submission is sent again with the later ones, as by a client that has lost its connection. They are logged in
+    order, each once."""
     group = Group(73)
     await group.start()
     await group.serving()

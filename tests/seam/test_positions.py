@@ -1,4 +1,4 @@
-"""Named positions: a committed one is there on every node, through every fault, and no other ever is."""
+"""Named positions: every node has the committed one, through every fault, and never another one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def put(group: Group, name: str, next: int, node: str = "", **more: Any) -
 
 
 async def committed(group: Group, name: str, next: int, **more: Any) -> Document:
-    """The position, once it is durable; sent again while the node says that this is safe."""
+    """Returns the position, once durable; repeats the commit while the node answers that this is safe."""
     while True:
         status, said = await put(group, name, next, **more)
         if status == 200:
@@ -131,7 +131,7 @@ async def test_who_is_up_to_date_lags_by_nothing_though_its_commit_has_a_vlsn() 
 
 
 def test_a_commit_costs_the_same_beside_many_others() -> None:
-    """Its answer says how far the consumer is behind; to know that nobody reads everybody's COMMITs again."""
+    """Its answer has the consumer's lag, which is computed without reading all other consumers' COMMITs."""
 
     async def main() -> None:
         group = await made(4)
@@ -183,7 +183,7 @@ async def test_what_is_no_position_is_refused_with_nothing_logged(body: Any) -> 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @virtual
 async def test_a_position_survives_the_masters_death_between_commit_and_answer(seed: int) -> None:
-    """Sent again to the next master under its name it is one commit, whatever became of the first."""
+    """If it is sent again to the next master under its name it is one commit, whatever happened to the first."""
     group = await made(10 + seed)
     vlsn = await group.appended(b"entry")
     first = await committed(group, "billing", vlsn, at=0)
@@ -203,7 +203,7 @@ async def test_a_position_survives_the_masters_death_between_commit_and_answer(s
 
 @virtual
 async def test_two_commits_that_start_from_one_position_are_judged_in_the_queue() -> None:
-    """The second comes before the first one has a VLSN: it is refused, and nothing of it is logged."""
+    """The second arrives before the first has a VLSN: it is refused, and nothing of it is logged."""
     group = await made(20)
     vlsns = [await group.appended(b"entry") for _ in range(3)]
     first = await committed(group, "billing", vlsns[0], at=0)
@@ -247,7 +247,7 @@ async def test_a_position_that_was_not_durable_goes_with_its_rollback() -> None:
 
 @virtual
 async def test_a_master_that_was_unseated_refuses_no_position() -> None:
-    """It does not know its successor's positions: a worker that starts from an older one is not called replaced."""
+    """It does not have its successor's positions, so it does not report a worker with an older one as replaced."""
     group = await made(31)
     vlsn = await group.appended(b"entry")
     first = await committed(group, "billing", vlsn, at=0)
@@ -263,7 +263,7 @@ async def test_a_master_that_was_unseated_refuses_no_position() -> None:
 
 @virtual
 async def test_a_master_that_was_unseated_calls_no_position_past_its_end_a_mistake() -> None:
-    """Its successor has what was read elsewhere; a master that is confirmed refuses the same position for good."""
+    """Its successor has the entries that were read; only a confirmed master refuses the same position for good."""
     group = await made(32)
     vlsn = await group.appended(b"entry")
     first = await committed(group, "billing", vlsn, at=0)

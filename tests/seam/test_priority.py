@@ -1,4 +1,4 @@
-"""The successor of a master whose process has ended: its port refuses, and nobody waits for silence."""
+"""The successor of a master whose process has ended: its port refuses, so no node waits for its silence."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SEEDS = 60
 
 
 async def failed_over(seed: int, higher: int, lower: int) -> tuple[bool, float]:
-    """Kills n1, which leads, and says whether the ``higher`` priority comes next, and after how long. That is the one
-    of n2 and n3 that has it."""
+    """Kills the master n1, and returns whether the node with the ``higher`` priority, n2 or n3, leads next, and after
+    which time."""
     group = Group(seed)
     await group.start()
     await group.serving()

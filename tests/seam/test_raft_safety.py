@@ -1,9 +1,9 @@
-"""The demands of the Raft paper and its dissertation, by section, on whole nodes in virtual time.
+"""The requirements of the Raft paper and its dissertation, by section, on whole nodes in virtual time.
 
-Figure 3 of the paper names five properties; each has its test here, and what else the sections ask of elections, of
-followers that fail, of handing over and of nodes that come back.  The pure core's rules are in
-``tests/repl/elect/test_election.py``, the commit rule in ``tests/repl/lead/test_acks.py``; ``tests/sim`` holds all
-of it against random schedules.
+Figure 3 of the paper names five properties; each has its test here. Other tests cover what the sections require of
+elections, failing followers, transfers and returning nodes.  The pure core's rules are in
+``tests/repl/elect/test_election.py``, the commit rule in ``tests/repl/lead/test_acks.py``; ``tests/sim`` checks all of
+them under random schedules.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def played(story: Callable[[Group], Awaitable[None]], seed: int, size: int = 3, 
 
 
 def blocks(log: LocalLog) -> list[tuple[int, int, bytes]]:
-    """(term, first VLSN, bytes) of every visible synced block."""
+    """Returns (term, first VLSN, bytes) of every visible synced block."""
     span = log.view.range
     found: list[tuple[int, int, bytes]] = []
     mapping = log.view.index.at_or_before(span.first)
@@ -51,7 +51,7 @@ def blocks(log: LocalLog) -> list[tuple[int, int, bytes]]:
 
 
 async def equal(group: Group) -> None:
-    """Every node is at the master's end, and knows that it is durable."""
+    """Waits until every node is at the master's end, and knows it to be durable."""
 
     def settled() -> bool:
         logs = [node.log for node in group.nodes.values()]
@@ -64,7 +64,7 @@ async def equal(group: Group) -> None:
 @pytest.mark.parametrize("seed", seeds(4))
 @pytest.mark.parametrize("size", [3, 5])
 def test_election_safety(seed: int, size: int) -> None:
-    """§5.2, figure 3: at most one leader in a term, however often elections are split, cut short and begun again."""
+    """§5.2, figure 3: at most one leader in a term, however often elections are split, interrupted and repeated."""
     leaders: dict[int, str] = {}
 
     async def story(group: Group) -> None:
@@ -121,8 +121,8 @@ def test_leader_append_only(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", seeds(4))
 def test_log_matching(seed: int) -> None:
-    """§5.3, figure 3: two logs that hold a block of one term at one VLSN are equal up to there. That holds also for
-    logs that have parted and have not been brought together again."""
+    """§5.3, figure 3: two logs with a block of one term at one VLSN are equal up to there, also logs that differ later
+    and were not repaired yet."""
 
     async def story(group: Group) -> None:
         for round_ in range(5):
@@ -172,8 +172,8 @@ def test_leader_completeness_by_the_election_restriction(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", seeds(4))
 def test_a_new_leader_commits_entries_of_earlier_terms_by_one_of_its_own(seed: int) -> None:
-    """§5.4.2: an entry of an earlier term counts once an entry of the current one is on a majority. The TERM entry that
-    a leader seals at once is that entry, so nothing waits for a client."""
+    """§5.4.2: an entry of an earlier term is committed once an entry of the current one is on a majority. The TERM
+    entry that a leader seals at once is that entry, so nothing waits for a client."""
 
     async def story(group: Group) -> None:
         leader = group.master
@@ -237,7 +237,7 @@ def test_state_machine_safety(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", seeds(3))
 def test_followers_that_fail_are_tried_for_ever_and_requests_may_come_twice(seed: int) -> None:
-    """§5.5: a follower that crashes after it has written and before it has answered has each entry once."""
+    """§5.5: a follower that crashes after its write and before its answer has each entry once."""
 
     async def story(group: Group) -> None:
         told = {}
@@ -279,7 +279,8 @@ def test_a_leader_is_elected_within_a_few_timeouts(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", seeds(4))
 def test_handing_over(seed: int) -> None:
-    """Dissertation §3.10: the leader brings a successor up to date and asks it to stand; nobody waits out a timeout."""
+    """Dissertation §3.10: the leader brings a successor up to date and asks it to stand; no node waits for a
+    timeout."""
 
     async def story(group: Group) -> None:
         term = group.nodes[group.master].opened().log.node_file.record.term
@@ -300,7 +301,8 @@ def test_handing_over(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", seeds(4))
 def test_who_was_cut_off_unseats_nobody(seed: int) -> None:
-    """Dissertation §9.6, pre-vote: a server that comes back from a partition neither raises terms nor ends a lead."""
+    """Dissertation §9.6, pre-vote: a server that returns from a partition neither raises terms nor ends a
+    leadership."""
 
     async def story(group: Group) -> None:
         leader = group.master

@@ -1,4 +1,4 @@
-"""Nodes that restore their log from a peer: trimmed, with a provider that dies, restarted half way, asked to."""
+"""Nodes that restore their log from a peer: after cleaning, from a dying provider, restarted half way, by an order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def append(group: Group, count: int, told: dict[int, bytes]) -> None:
 
 
 async def trimmed(seed: int, told: dict[int, bytes], **settings: Any) -> Group:
-    """Returns a group whose n3 was away until the others had cleaned away all of its entries."""
+    """Returns a group whose n3 was away until the others had cleaned all of its entries."""
     group = Group(seed, **{**SETTINGS, **settings})
     await group.start()
     await group.serving()
@@ -121,12 +121,12 @@ async def test_the_name_of_a_log_outlives_its_first_entry() -> None:
 
 
 def foundings(group: Group) -> dict[str, str]:
-    """The name that each node says its log has."""
+    """Returns the name of each node's log."""
     return {name: node.services.monitoring.status()["founding"] for name, node in group.nodes.items()}
 
 
 async def until_under_way(group: Group, bytes_done: int = 100 * KIB) -> str:
-    """n3 has fetched so much; from whom."""
+    """Waits until n3 has fetched this number of bytes; returns its provider."""
 
     def there() -> bool:
         progress = group.nodes["n3"].restoration.progress
@@ -140,7 +140,7 @@ async def until_under_way(group: Group, bytes_done: int = 100 * KIB) -> str:
 
 
 def test_an_offer_is_made_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its producers may take 32 MiB: heartbeats do not wait for them."""
+    """Its producers may be 32 MiB, and heartbeats do not wait for them."""
     group: Group
     made: list[bool] = []
     inside: set[str] = set()
@@ -195,8 +195,8 @@ def test_an_offer_is_made_off_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @virtual
 async def test_no_cancel_is_left_counted_in_the_tasks_that_follow_and_restore() -> None:
-    """Python 3.11.2 takes each timeout in such a task for a cancel. A restore would end with the first answer that does
-    not come, and nobody hear of it."""
+    """Python 3.11.2 takes each timeout in such a task for a cancel. A restore would end silently with the first missing
+    answer."""
     group = Group(48, **SETTINGS)
     await group.start()
     await group.serving()
@@ -225,7 +225,7 @@ async def test_a_provider_that_dies_half_way_is_replaced_by_another() -> None:
     terms: defaultdict[str, set[int]] = defaultdict(set)
 
     async def look() -> None:
-        """Notes which stored terms a status shows in each state, also where no log is open between two."""
+        """Notes the stored terms in each state of the status, also while no log is open."""
         while True:
             said = group.nodes["n3"].services.monitoring.status()
             terms[said["state"]].add(said["term"])
@@ -257,8 +257,8 @@ async def test_a_provider_that_dies_half_way_is_replaced_by_another() -> None:
 
 @virtual
 async def test_whom_a_log_could_not_be_held_against_is_asked_once_it_is_given_up() -> None:
-    """Before the marker a silent member may know of something that only this copy has; behind it nothing is left to
-    lose, and it may be the only one to restore from."""
+    """Before the marker a silent member may know of an entry that only this copy has. After it nothing is left to lose,
+    and the member may be the only provider."""
     told: dict[int, bytes] = {}
     group = await trimmed(32, told)
     group.net.default_delay_s = (0.02, 0.03)
@@ -297,8 +297,8 @@ async def test_a_provider_that_falls_silent_half_way_is_replaced_by_another() ->
 
 @virtual
 async def test_a_provider_whose_oldest_blocks_nobody_can_mend_is_left_for_another() -> None:
-    """The provider serves no feed and begins earlier than the master, so it is asked first. The master has cleaned away
-    what is rotten there."""
+    """The provider serves no feed and begins earlier than the master, so it is asked first. The master has cleaned the
+    blocks that are rotten there."""
     told: dict[int, bytes] = {}
     group = await trimmed(34, told)
     master = group.master
@@ -346,7 +346,7 @@ async def test_a_restore_does_not_wait_for_a_member_that_is_gone_without_a_word(
 
 
 def after_marker(number: int, *, begun: bool) -> Callable[[Call], bool]:
-    """Stops at the disk call so far behind the marker's write, or behind the process's start."""
+    """Matches the disk call with this number after the marker's write, or after the process's start."""
     left = number if begun else 0
 
     def when(call: Call) -> bool:
@@ -428,7 +428,7 @@ async def test_a_person_may_ask_for_a_restore_and_a_master_refuses() -> None:
 @pytest.mark.long
 @virtual
 async def test_what_is_asked_of_a_node_whose_log_is_being_closed_is_answered_or_refused(path: str) -> None:
-    """A restore takes the log away between two questions, and while one is answered."""
+    """A restore closes the log between two requests, and while one is answered."""
     told: dict[int, bytes] = {}
     group = Group(47, **SETTINGS)
     await group.start()
@@ -473,7 +473,7 @@ async def test_a_node_that_is_stopped_as_it_closes_its_log_for_a_restore_ends_qu
 
 @virtual
 async def test_a_wiped_member_of_a_group_that_has_cleaned_is_restored_and_counts_again() -> None:
-    """Its disk is new: it is another incarnation, and there is no VLSN 1 any more to feed it from."""
+    """Its disk is new: it is another incarnation, and VLSN 1, from which it would be fed, was cleaned."""
     told: dict[int, bytes] = {}
     group = await trimmed(39, told)
     group.machines["n3"] = Machine("n3", group.loop, group.net, group.rng)
@@ -500,8 +500,8 @@ async def test_a_wiped_member_of_a_group_that_has_cleaned_is_restored_and_counts
 @pytest.mark.parametrize("apart_s", [0.0, 0.3, 2.0])
 @virtual
 async def test_both_replicas_are_restored_at_once(apart_s: float) -> None:
-    """Both are restored at once, or the second while the first is at it. The master has no majority meanwhile, and
-    provides to both. A person is refused the second one: ``test_spared_copies``."""
+    """Both are restored at once, or the second during the first. The master has no majority meanwhile, and provides to
+    both. An operator's second restore is refused: ``test_spared_copies``."""
     told: dict[int, bytes] = {}
     group = Group(91, segment_bytes=SEGMENT)
     await group.start()
@@ -528,9 +528,9 @@ async def test_both_replicas_are_restored_at_once(apart_s: float) -> None:
 
 @virtual
 async def test_a_node_that_finds_nobody_to_be_restored_from_is_there_for_the_others_again() -> None:
-    """The first, n3, is gone for good, and n2 is to be restored, just as the master ends. Back again, n1 knows less
-    durable than n2, and waits for somebody who has heard of it; n2 waits for somebody who knows as much durable as
-    itself."""
+    """n3 is gone for good, and n2 must be restored, just as the master n1 ends. After its restart n1 has a lower
+    durable end than n2, and waits for a member that knows its promises; n2 waits for a provider with a durable end as
+    high as its own."""
     told: dict[int, bytes] = {}
     group = Group(1, **SETTINGS)
     await group.start()

@@ -1,4 +1,4 @@
-"""Rot in the ``state`` store of a node that is up: met by the scrub, and written anew before an open would lose it."""
+"""Rot in the ``state`` store of a running node: the scrub finds it, and rewrites the store before an open loses it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SUBMISSIONS = 8
 @pytest.mark.parametrize("kind", ["p", "record"])
 @virtual
 async def test_rot_under_a_node_that_is_up_is_written_over_out_of_memory(kind: str) -> None:
-    """A checkpoint alone leaves a producer's life as it is while nothing changes it."""
+    """A checkpoint alone does not rewrite a producer's record while nothing changes it."""
     group = Group(31, levels=LEVELS, scrub_period_s=2.0)
     await group.start()
     await group.serving()

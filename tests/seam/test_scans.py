@@ -1,4 +1,4 @@
-"""The budget of scans: a node gives its segments at one rate, however many ask, and appends go on beside them."""
+"""The budget of scans: a node sends its segments at one total rate, and appends are served meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A master that falls silent while its replicas are in syncup is succeeded as soon as any other."""
+"""A master that falls silent while its replicas are in syncup is replaced as soon as any other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.seam.nodes import Group
 @pytest.mark.parametrize("seed", seeds(4))
 @virtual
 async def test_a_master_that_stands_still_while_both_replicas_are_in_syncup_is_succeeded(seed: int) -> None:
-    """Two timeouts of silence, one second of asking it, and the election."""
+    """The limit is two timeouts of silence, one second of asking the master, and the election."""
     group = Group(seed)
     await group.start()
     await group.serving()
@@ -47,7 +47,7 @@ async def test_a_master_that_stands_still_while_both_replicas_are_in_syncup_is_s
 @pytest.mark.parametrize("seed", seeds(4))
 @virtual
 async def test_a_syncup_that_takes_longer_than_an_election_timeout_is_not_given_up(seed: int) -> None:
-    """The master lives, and says so when it is asked. The replica's disk is slow, which has to give a block first."""
+    """The master runs, and answers when asked. The replica's slow disk must read a block first."""
     group = Group(seed)
     await group.start()
     await group.serving()

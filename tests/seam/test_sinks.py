@@ -1,4 +1,4 @@
-"""Sinks against real nodes in one process: every batch once, in its order, whatever becomes of masters and writers."""
+"""Sinks against real nodes in one process: every batch once, in its order, whatever happens to masters and writers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STATE = {"query": "q", "batch": 3, "part": 1, "parts": 2, "rows": 1, "total": 2,
 
 
 def rows_of(values: Values, *, chunk: int = 7) -> BatchRows:
-    """The values, each with its first byte as its key, in chunks."""
+    """Makes rows of the values, each with its first byte as its key, in chunks."""
     some = [values[at : at + chunk] for at in range(0, len(values), chunk)]
     return BatchRows([chunk_of(each, [value[:1] for value in each]) for each in some])
 
@@ -131,7 +131,7 @@ class _Dies(Exception):
 
 
 async def write_until(log: Client, number: int, values: Values, parts: int) -> None:
-    """Writes so many parts of a batch, and dies."""
+    """Writes this number of parts of a batch, and dies."""
     commit = log.sinks.commit
     left = parts
 
@@ -271,8 +271,8 @@ def test_runs_are_remembered_and_the_oldest_finished_one_is_forgotten(monkeypatc
 @pytest.mark.parametrize("seed", seeds(5))
 @virtual
 async def test_every_batch_is_there_once_and_in_order_through_whatever_happens(seed: int) -> None:
-    """Two drivers of one query, each believing that it is the only one, repeat every batch until it is done; they are
-    cancelled anywhere, masters are killed and cut off, and some repeats bring the rows in another order."""
+    """Two drivers of one query, each of which believes that it is the only one, repeat every batch until it is done.
+    They are cancelled anywhere, masters are killed and cut off, and some repeats have the rows in another order."""
     group, rng = Group(seed, levels=LEVELS), Random(f"sink/{seed}")
     seed_global(seed)
     group.net.cut_rate = 0.01

@@ -1,4 +1,4 @@
-"""Links that carry little: messages on their way arrive, and no member is given up for it."""
+"""Narrow links: messages under way arrive, and no member is given up because of them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_a_large_batch_on_links_that_take_longer_than_an_election_timeout_
 
 @virtual
 async def test_a_master_that_stands_still_behind_a_slow_link_is_succeeded() -> None:
-    """Messages on their way as it stopped are heard for as long as they come, and not for longer."""
+    """Messages under way when it stopped are received as long as they arrive, and not longer."""
     group = Group(83, **SETTINGS)
     await group.start()
     await group.serving()

@@ -1,5 +1,5 @@
-"""Pages of a few records each: full ones are synced beside the pass, put aside and fetched; the disk stopped at each
-call of it."""
+"""Pages of a few records each: full ones are synced beside the pass, set aside and fetched; the disk is stopped at each
+call."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def is_of_pages(call: Call) -> bool:
 
 
 def whole(group: Group, name: str, uuid: str, held: dict[int, bytes]) -> bool:
-    """A node follows or leads, lacks nothing, and names nothing as missing."""
+    """Says whether a node follows or leads, misses nothing, and reports nothing as missing."""
     if not first(group, name) or group.state(name) not in ("MASTER", "REPLICA"):
         return False
     store = stored(group, name, uuid)
@@ -73,7 +73,7 @@ async def test_a_page_that_cannot_be_synced_ends_the_pass_and_the_next_one_write
 
 
 class Story:
-    """One damaged page on the master: met by a consumer, moved aside, and the rest of it fetched."""
+    """One damaged page on the master: a consumer finds it, it is set aside, and the missing messages are fetched."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -177,7 +177,7 @@ async def test_what_was_put_aside_when_a_process_ended_is_salvaged_though_nobody
 @pytest.mark.parametrize("of_page", [True, False])
 @virtual
 async def test_a_node_with_a_rotten_row_in_its_page_table_lacks_no_message(of_page: bool) -> None:
-    """Seed 66 of the simulation: a page of which the table had no readable row was removed, and missing nowhere."""
+    """Simulation seed 66: a page without a readable row in the table was removed, but not listed as missing."""
     story = Story(34)
     await story.begin()
     group, uuid = story.group, story.uuid
@@ -197,7 +197,8 @@ async def test_a_node_with_a_rotten_row_in_its_page_table_lacks_no_message(of_pa
 
 @virtual
 async def test_a_page_that_cannot_be_read_for_a_moment_is_not_put_aside() -> None:
-    """Reads of it fail with EIO, as of a bad sector, and succeed a moment later: nothing is missing, and none twice."""
+    """Reads of it fail with EIO, like a bad sector, and succeed a moment later: nothing is missing, and nothing
+    twice."""
     group = await made(35)
     async with client(group) as log:
         uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
@@ -214,7 +215,7 @@ async def test_a_page_that_cannot_be_read_for_a_moment_is_not_put_aside() -> Non
 
 @virtual
 async def test_a_member_that_cannot_read_a_page_for_now_says_so_and_another_one_gives() -> None:
-    """One whose log was lost asks for messages; reads of pages fail elsewhere, as of a bad sector, for a moment."""
+    """A node whose log was lost requests messages; reads of pages on others fail for a moment, like a bad sector."""
     group = await made(36)
     async with client(group) as log:
         uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
@@ -241,7 +242,7 @@ async def test_a_member_that_cannot_read_a_page_for_now_says_so_and_another_one_
 @pytest.mark.parametrize("trouble", ["full", "unread"])
 @virtual
 async def test_what_the_disk_refuses_beside_a_look_at_the_pages_ends_no_node(trouble: str) -> None:
-    """A page that was put aside is salvaged on a disk that is full, or whose files cannot be opened for a while."""
+    """A page that was set aside is salvaged on a disk that is full, or whose files cannot be opened for a while."""
     story = Story(37)
     await story.begin()
     group, uuid = story.group, story.uuid
@@ -267,7 +268,7 @@ async def test_what_the_disk_refuses_beside_a_look_at_the_pages_ends_no_node(tro
 
 @virtual
 async def test_the_pager_pages_up_to_the_end_of_the_block_that_it_is_asked_for() -> None:
-    """After a rollback the last VLSN that a segment had may lie within a block of the next one."""
+    """After a rollback a segment's former last VLSN may be inside a block of the next one."""
     group = await made(38)
     async with client(group) as log:
         uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]

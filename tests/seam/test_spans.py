@@ -1,4 +1,4 @@
-"""Spans of a log on real nodes: they follow on one another, hold what they say, and tell a history that is gone."""
+"""Spans of a log on real nodes: they are consecutive, have the entries that they name, and detect another history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Restores that a person asks for: a copy is given up only while most other members are whole."""
+"""Restores ordered by an operator: a copy is discarded only while most other members are whole."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def asked(group: Group, name: str) -> tuple[int, dict[str, Any]]:
 
 
 async def served(seed: int, size: int = 3, **settings: Any) -> Group:
-    """A group with an entry that everybody has, and knows durable."""
+    """Makes a group with an entry that every node has, and knows to be durable."""
     group = Group(seed, size, segment_bytes=SEGMENT, **settings)
     await group.start()
     await group.serving()
@@ -35,8 +35,8 @@ async def served(seed: int, size: int = 3, **settings: Any) -> Group:
 @pytest.mark.parametrize("seed", seeds(5))
 @virtual
 async def test_an_acknowledged_entry_outlives_two_restores_asked_for_at_once(seed: int) -> None:
-    """Two of three hold it.  Both have restarted since, and have forgotten that it is durable: the third would do as a
-    provider, and nobody else would be left that has it."""
+    """Two of three have the entry.  Both have restarted since, and have forgotten that it is durable: the third could
+    be the provider, and then no node would have the entry."""
     group = await served(seed)
     master = group.master
     name, lacks = (each for each in group.names if each != master)
@@ -84,7 +84,8 @@ async def test_a_restore_is_refused_while_too_few_others_answer() -> None:
 
 @virtual
 async def test_a_node_that_was_elected_while_its_restore_was_looked_into_is_not_restored() -> None:
-    """The successor has the master's word of a whole copy, and waits for the third's, while it becomes the master."""
+    """The successor has the master's answer that its copy is whole, and waits for the third's, while it becomes
+    master."""
     group = await served(8)
     old = group.master
     heir, third = (each for each in group.names if each != old)
@@ -108,7 +109,7 @@ async def test_a_node_that_was_elected_while_its_restore_was_looked_into_is_not_
 
 @virtual
 async def test_a_member_that_mends_damage_is_not_whole() -> None:
-    """Its log is open, and it follows; it met a block that nobody could give it so far, and cannot give it either."""
+    """Its log is open, and it follows; it found a damaged block that no member could provide so far."""
     told: dict[int, bytes] = {}
     group = await filled(9, told)
     name, other = (each for each in group.names if each != group.master)
@@ -131,7 +132,7 @@ async def test_a_member_that_mends_damage_is_not_whole() -> None:
 
 @virtual
 async def test_a_node_that_is_opening_its_log_is_not_restored() -> None:
-    """Nobody waits for the wish there: an answer that all is well would be about a restore that never begins."""
+    """The order would have no effect there, so an answer that all is well would be false."""
     group = await served(10)
     name = next(each for each in group.names if each != group.master)
     group.kill(name)
@@ -150,7 +151,7 @@ async def test_a_node_that_is_opening_its_log_is_not_restored() -> None:
 
 @virtual
 async def test_a_member_that_has_not_asked_who_it_is_or_is_not_listed_yet_is_not_whole() -> None:
-    """An old image of a disk: first it waits for the master's word, which it does not get; then it is another
+    """A node with an old image first waits for the master's answer, which does not arrive; then it is another
     incarnation, which the master cannot admit."""
     group, entries = await started(61)
     name, other = group.master, next(each for each in group.names if each != group.master)
@@ -170,7 +171,7 @@ async def test_a_member_that_has_not_asked_who_it_is_or_is_not_listed_yet_is_not
     async def refused() -> None:
         status, said = await asked(group, name)
         assert (status, said["type"]) == (503, "not-ready"), said
-        assert f"{other} is not known to be whom its group lists" in said["detail"], said
+        assert f"{other} is not known to be the incarnation that its group lists" in said["detail"], said
 
     await group.until(lambda: node.open is not None, f"{other} is open")
     assert not node.member.recognised
@@ -191,7 +192,7 @@ async def test_a_member_that_has_not_asked_who_it_is_or_is_not_listed_yet_is_not
 
 @virtual
 async def test_a_secondary_does_not_make_up_for_a_voter_that_is_gone() -> None:
-    """Its acknowledgement is no part of a majority: its copy says nothing of the voters' copies."""
+    """A secondary's acknowledgement is no part of a majority: its copy shows nothing about the voters' copies."""
     group = await served(42)
     name, gone = (each for each in group.names if each != group.master)
     await joined(group, "n4", secondary=True)
@@ -207,8 +208,8 @@ async def test_a_secondary_does_not_make_up_for_a_voter_that_is_gone() -> None:
 
 @virtual
 async def test_whoever_is_to_be_restored_itself_counts_for_nobody_else() -> None:
-    """The node counts for nobody else from the moment on that it is asked to. That is before anybody can see that it
-    has begun, until it is at its floor."""
+    """From the order on, the node is no whole copy for any other restore: before others can see that it has begun, and
+    until it is at its vote floor."""
     group = await served(4)
     name, other = (each for each in group.names if each != group.master)
     statuses = [status for status, _ in await asyncio.gather(asked(group, name), asked(group, other))]
@@ -240,7 +241,7 @@ async def test_of_five_two_copies_are_given_up_at_once_and_no_third() -> None:
 
 @virtual
 async def test_a_copy_below_its_floor_is_not_whole() -> None:
-    """n2 has lost what it acknowledged, follows, and is on its way to it: n1 and n3 alone have that."""
+    """n2 has lost entries that it acknowledged, follows, and is receiving them: only n1 and n3 have them."""
     group = Group(23, checkpoint_period_s=60.0)
     first, places = await acknowledged(group)
     group.machines["n2"].stores.contents.pop("/n2/state")
@@ -253,7 +254,7 @@ async def test_a_copy_below_its_floor_is_not_whole() -> None:
     await group.until(lambda: group.state("n2") == group.state("n3") == "REPLICA", "they are fed")
     assert group.nodes["n2"].opened().log.view.range.last_sync == first
     status, said = await asked(group, "n3")
-    assert (status, said["type"]) == (503, "not-ready") and "n2 lacks" in said["detail"], said
+    assert (status, said["type"]) == (503, "not-ready") and "n2 is missing entries" in said["detail"], said
     process.threads.latency_s = (0.0, 0.0)
     log = group.nodes["n2"].opened().log
     await group.until(lambda: log.node_file.record.floor_vlsn <= log.view.range.last_sync, "n2 is at its floor")

@@ -1,4 +1,4 @@
-"""Silence, and mere standstill: disks that stop, processes and whole machines that are stopped."""
+"""Silence and suspension: disks that hang, processes and whole machines that are stopped."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _stalled(call: Call) -> float:
 @pytest.mark.parametrize("size", [3, 5])
 @virtual
 async def test_a_master_whose_disk_has_stopped_makes_way(size: int) -> None:
-    """Its replicas acknowledge, so that appends become durable without it. But what its clients ask of its own disk
+    """Its replicas acknowledge, so that appends become durable without it. But appends that need its own disk
     (``acks=none``, ``all``) would wait for ever."""
     group = Group(901, size)
     await group.start()
@@ -68,8 +68,8 @@ async def test_a_master_whose_disk_has_stopped_makes_way(size: int) -> None:
 @pytest.mark.parametrize("seed", seeds(3))
 @virtual
 async def test_machines_that_stood_still_together_hold_nobody_silent(seed: int) -> None:
-    """All nodes are stopped for longer than any timeout, as on one host that is suspended. Nobody was silent, and what
-    they said lies unread in their sockets."""
+    """All nodes are stopped for longer than any timeout, as on one suspended host. No node was silent, and their
+    messages are unread in their sockets."""
     group = Group(910 + seed)
     await group.start()
     await group.serving()
@@ -93,7 +93,7 @@ async def test_machines_that_stood_still_together_hold_nobody_silent(seed: int) 
 @pytest.mark.parametrize("seed", seeds(2))
 @virtual
 async def test_a_secondary_leaves_the_feed_of_a_master_that_stands_still(seed: int) -> None:
-    """The secondary takes no part in the election, so nothing but the silence of its feed ends that."""
+    """The secondary takes no part in the election, so it leaves its feed only because that is silent."""
     group = Group(920 + seed)
     await group.start()
     await group.serving()

@@ -1,4 +1,4 @@
-"""A vote is stored in its own term, whatever the node file said of an earlier one."""
+"""A vote is stored in its own term, whatever the node file has of an earlier term."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vlsn.state.node_file import NodeFile
 
 @virtual
 async def test_a_vote_for_the_same_candidate_as_in_an_earlier_term_is_stored() -> None:
-    """A restore, or a person who lifts a floor, raises the stored term and leaves the earlier vote."""
+    """A restore, or an operator who lifts a floor, raises the stored term and keeps the earlier vote."""
     group = Group(91)
     await group.start()
     await group.serving()
@@ -46,7 +46,7 @@ async def test_a_vote_for_the_same_candidate_as_in_an_earlier_term_is_stored() -
 
 @virtual
 async def test_who_cannot_be_confirmed_is_told_the_stored_term_and_none_that_is_on_its_way_to_the_disk() -> None:
-    """A term that is reported and then lost with the process makes the next one another incarnation."""
+    """A term that is reported and then lost with the process would make the next process another incarnation."""
     group = Group(6)
     await group.start()
     await group.serving()

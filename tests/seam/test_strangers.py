@@ -1,4 +1,4 @@
-"""A stranger speaks in the name of members, or of nobody: without effect on terms, leads, feeds or names."""
+"""Messages from a stranger in the name of members, or of unknown nodes, change no term, leader, feed or name."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def terms(group: Group) -> dict[str, int]:
 
 
 async def goes_on(group: Group, before: dict[str, int], master: str) -> None:
-    """Checks that nothing has come of it: the same master leads in the same term, on all nodes."""
+    """Checks that nothing has changed: the same master leads in the same term, on all nodes."""
     status, answer = await group.append(b"still there", acks="all", to=master)
     assert (status, answer.get("term")) == (200, max(before.values())), answer
     assert terms(group) == before
@@ -61,8 +61,8 @@ async def goes_on(group: Group, before: dict[str, int], master: str) -> None:
 @pytest.mark.parametrize("copied", [False, True], ids=["made-up", "copied"])
 @virtual
 async def test_a_forged_vote_raises_no_term(sender: str, copied: bool) -> None:
-    """The vote has a term next to the last, as a hand-over, for a log beyond every other. Granted, nobody would lead
-    again."""
+    """The vote request has a term next to the highest, as in a transfer, for a log beyond every other. If it were
+    granted, no node could lead again."""
     group = await started(401)
     before, master = terms(group), group.master
     named = incarnation(group, sender) if copied and sender in group.nodes else MADE_UP
@@ -78,7 +78,7 @@ async def test_a_forged_vote_raises_no_term(sender: str, copied: bool) -> None:
 
 @virtual
 async def test_a_forged_vote_raises_no_term_where_no_master_is_heard() -> None:
-    """A node without a master rises to the terms that members stand in, not to any sender's."""
+    """A node without a master adopts the terms in which members stand, not any sender's."""
     group = await started(402)
     one, *others = group.names
     group.net.split([one, "client"], others)
@@ -101,7 +101,7 @@ async def test_a_forged_vote_raises_no_term_where_no_master_is_heard() -> None:
 
 @virtual
 async def test_no_node_votes_in_term_0_nor_ends_because_it_was_asked_to() -> None:
-    """A node that is empty has stored term 0, as has the member in whose name it is asked."""
+    """An empty node has stored term 0, and so has the member in whose name it is asked."""
     group = Group(404)
     await group.start("n2", "n3")  # without n1 nothing is founded
     await group.until(lambda: all(node.log is not None for node in group.nodes.values()), "both are open")
@@ -171,7 +171,7 @@ async def test_a_forged_feed_ends_no_lead_and_no_feed(ahead: int, copied: bool) 
 
 @virtual
 async def test_a_forged_feed_keeps_no_member_from_its_own() -> None:
-    """The forged feed came while the member was away, and is still there."""
+    """The forged feed was opened while the member was away, and is still open."""
     group = await started(405)
     master = group.master
     replica = next(name for name in group.names if name != master)
@@ -191,7 +191,7 @@ async def test_a_forged_feed_keeps_no_member_from_its_own() -> None:
 
 @virtual
 async def test_a_forged_hello_makes_no_node_another_incarnation() -> None:
-    """A starting node gets the reports recorded in its name: only its own messages may be among them."""
+    """A starting node receives the reports recorded in its name: they must come from its own messages only."""
     group = await started(406)
     before = {name: incarnation(group, name) for name in group.names}
     for to in group.names:
@@ -221,7 +221,7 @@ async def test_a_forged_hello_makes_no_node_another_incarnation() -> None:
 @pytest.mark.parametrize("leads", [False, True])
 @virtual
 async def test_a_member_a_million_terms_ahead_heals_the_group(size: int, leads: bool) -> None:
-    """The member says so at its own URL: the others rise to it, and all go on together."""
+    """The member states the term at its own URL: the others adopt it, and the group works on."""
     group = Group(407, size)
     await group.start()
     await group.serving()
@@ -248,7 +248,7 @@ async def test_a_member_a_million_terms_ahead_heals_the_group(size: int, leads: 
 
 @virtual
 async def test_a_hand_over_takes_one_more_question_and_not_an_election() -> None:
-    """Voters ask the master whether it hands over; nobody waits for a timeout."""
+    """Voters ask the master whether it transfers; no node waits for a timeout."""
     group = await started(408)
     master = group.master
     to = next(name for name in group.names if name != master)

@@ -1,4 +1,4 @@
-"""Workers that take nothing, against real nodes in one process: their room goes to others."""
+"""Workers that read nothing, against real nodes in one process: their memory is freed for others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from vlsn.seams import Buffer
 
 
 class Stuck(Line):
-    """A worker that takes nothing before ``emptied``."""
+    """A worker that reads nothing before ``emptied``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Stuck(Line):
 
 @asynccontextmanager
 async def large(seed: int, count: int, size: int) -> AsyncIterator[Group]:
-    """Yields a group of one whose destination has so many messages of so many bytes."""
+    """Yields a group of one whose destination has ``count`` messages of ``size`` bytes."""
     group = Group(seed, 1, levels=LEVELS, segment_bytes=64 * MIB)
     await group.start()
     await group.serving()

@@ -1,4 +1,4 @@
-"""The threads seam: ``LoopThreads``, ``CallerThreads``, ``FakeThreads`` and ``InlineThreads`` do the same."""
+"""The threads seam: ``LoopThreads``, ``CallerThreads``, ``FakeThreads`` and ``InlineThreads`` behave the same."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Owned:
 
 
 class Finish:
-    """Set from any thread, awaited on the loop."""
+    """An event that is set from any thread and awaited on the loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -90,7 +90,7 @@ def never(_: object) -> None:
 
 
 async def finished(worker: Worker) -> None:
-    """All earlier submissions have been answered."""
+    """Waits until all earlier submissions have been answered."""
     finish = Finish()
     worker.submit(lambda: None, finish.set, never)
     await finish.wait()
@@ -296,7 +296,7 @@ def test_a_worker_outlives_its_loop_and_tells_the_rest_at_close() -> None:
 
 
 def events_of(seed: int) -> list[str]:
-    """Notes what happens in which order to two workers of a seed."""
+    """Returns the order of the events of two workers for a seed."""
     seen: list[str] = []
 
     def note(text: str, _: object = None) -> None:

@@ -13,11 +13,12 @@ from tests.seam.nodes import Group
 from vlsn.offline.truncate import accept_floor
 
 HELD_S = 60.0
-"""Seconds for which the loop holds on to a timer at most, and to whatever that would have called."""
+"""The most seconds for which the loop keeps a timer, and everything that it refers to."""
 
 
 async def story(seed: int) -> dict[str, object]:
-    """Founded; 100 appends, one replica cut off for 40 of them; caught up.  Returns the logs in the end."""
+    """Founds a group, makes 100 appends, one replica cut off for 40 of them, until it has caught up.  Returns the final
+    logs."""
     group = Group(seed)
     await group.start()
     await group.serving()
@@ -86,7 +87,7 @@ async def test_kill_of_all_nodes_loses_nothing_that_was_acknowledged() -> None:
 @pytest.mark.parametrize("size", [1, 2, 5])
 @virtual
 async def test_groups_of_other_sizes_serve(size: int) -> None:
-    """Alone, too: its first block is durable before anybody appends."""
+    """This includes a group of one: its first block is durable before any append."""
     group = Group(21, size=size)
     await group.start()
     await group.serving()
@@ -154,7 +155,7 @@ async def test_what_a_cut_off_master_logged_is_unknown_and_rolled_back_under_the
 
 
 def rot_last_block(group: Group, name: str) -> None:
-    """One bit of the last frame in that node's newest segment, which nothing later says was synced."""
+    """Flips a bit in the last frame of that node's newest segment, which nothing later states as synced."""
     disk = group.machines[name].disk
     segment = max(
         each

@@ -1,4 +1,4 @@
-"""A time is found on every node, though the clocks of the masters that sealed the log are hours apart."""
+"""A search by time works on every node, although the clocks of the masters that sealed the log are hours apart."""
 
 from __future__ import annotations
 

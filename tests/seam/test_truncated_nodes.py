@@ -118,7 +118,7 @@ async def test_where_a_majority_was_cut_nobody_leads_until_every_member_has_told
 
 @virtual
 async def test_copies_that_are_cut_alike_know_the_names_and_settings_that_were_set_before() -> None:
-    """Each copy's state record is of a VLSN behind the cut, where all of them had been set again."""
+    """Each copy's state record is as of a VLSN after the cut, when all of them had been set again."""
     group = Group(6, levels=LEVELS)
     await filled(group, 20)
     async with client(group) as log:

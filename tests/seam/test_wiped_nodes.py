@@ -54,7 +54,7 @@ async def test_a_wiped_master_founds_no_second_group_and_is_admitted_by_the_next
 
 @virtual
 async def test_a_wiped_node_admits_itself_to_nothing() -> None:
-    """Two of three are there, one of them wiped: nothing becomes durable until the third is back."""
+    """Two of three run, one of them wiped: nothing becomes durable until the third is back."""
     group = Group(52)
     await group.start()
     await group.serving()

@@ -219,7 +219,7 @@ async def test_nothing_is_sent_before_a_majority_has_confirmed_the_lead() -> Non
 
 @virtual
 async def test_the_node_is_silent_until_the_worker_has_spoken() -> None:
-    """A message right behind the upgrade may be read before anybody listens."""
+    """A message right after the upgrade may be read before any code listens."""
     group = await made(29)
     async with client(group) as log:
         await log.destinations.put("orders", from_="start")
@@ -302,7 +302,7 @@ async def test_an_acknowledgement_of_what_is_not_there_fails_by_itself() -> None
 
 @virtual
 async def test_a_worker_that_waits_for_an_acknowledgement_of_a_master_that_is_silent_goes_to_the_next_one() -> None:
-    """Half-open: the master's machine is gone without a word, and nothing but an acknowledgement is waited for."""
+    """Half-open: the master's machine is gone silently, and the worker only waits for an acknowledgement."""
     group = await made(41)
     async with client(group) as log:
         told = await log.destinations.put("orders", from_="start", ack_timeout_s=600.0)
@@ -321,7 +321,7 @@ async def test_a_worker_that_waits_for_an_acknowledgement_of_a_master_that_is_si
 
 
 def test_a_note_that_is_due_at_once_is_asked_about_on_the_loop_that_nodes_run_on() -> None:
-    """uvloop gives no ``TimerHandle`` for a call within a millisecond: its time cannot be asked for."""
+    """uvloop returns no ``TimerHandle`` for a call within a millisecond, so its time cannot be read."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -398,7 +398,7 @@ async def test_the_master_ends_between_its_greeting_and_the_first_batch() -> Non
 
 @virtual
 async def test_two_workers_by_one_object_are_two_and_both_flush() -> None:
-    """An object that is iterated over twice at once: each iteration is a worker, and ``flush`` waits for both."""
+    """One object is iterated over twice at once: each iteration is a worker, and ``flush`` waits for both."""
     group = await made(43)
     async with client(group) as log:
         told = await log.destinations.put("orders", from_="start", ack_timeout_s=600.0)
@@ -418,7 +418,7 @@ async def test_two_workers_by_one_object_are_two_and_both_flush() -> None:
 @pytest.mark.parametrize("seed", seeds(6))
 @virtual
 async def test_workers_that_stay_lose_nothing_through_any_failure(seed: int) -> None:
-    """Workers that stay, one of them giving back now and then, while nodes die and come back."""
+    """Two workers stay connected, one of them refuses now and then, while nodes die and restart."""
     seed_global(seed)
     group, rng = await made(seed), Random(seed)
     handled: dict[bytes, int] = {}

@@ -1,7 +1,7 @@
-"""``make sim SEEDS=1000 FIRST_SEED=1``: whole clusters under faults, a seed each, and the sums.
+"""``make sim SEEDS=1000 FIRST_SEED=1``: simulates whole clusters under faults, one for each seed, and prints the sums.
 
-Exit status 1 when a seed violates anything, or when the seeds show less than they must (``report``); the line that
-replays a seed stands behind its transcript.
+The exit status is 1 if a seed violates an invariant, or if the seeds show less than they must (``report``). The
+transcript of such a seed ends with the command that replays it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.sim.world import simulated
 @click.option("--transcript", is_flag=True, help="Print the transcript of each seed that holds, too.")
 @click.option("--until-failure", is_flag=True, help="Stop at the first seed that fails.")
 def main(seeds: int, first_seed: int, faults_s: float, transcript: bool, until_failure: bool) -> None:
-    """Runs simulated clusters and prints what they lived through."""
+    """Runs simulated clusters and prints their results."""
     console = Console()
     reports: list[Report] = []
     failed: list[int] = []
@@ -57,7 +57,7 @@ def main(seeds: int, first_seed: int, faults_s: float, transcript: bool, until_f
 
 
 def _report_of(seed: int, faults_s: float) -> Report:
-    """Runs a seed and collects what it leaves at once, while it is small and near."""
+    """Runs a seed and makes its report at once, while its data are in memory."""
     try:
         return run(simulated(seed, faults_s=faults_s))
     finally:

@@ -1,10 +1,10 @@
-"""Faults that are aimed at one promise each, at the moment when least stands behind it.
+"""Faults that are aimed at one promise each, at the moment when the fewest copies support it.
 
-a block on the fewest disks      rots there, or is given up for a restore, and the other nodes with it end
-all copies but one               a person asks for restores of two at once
-a durable end of clients         the next master does not know it yet, and learns it late
-a change of the group            is asked for while another waits for the master's disk, or is rolled back
-an append that is held back      outlives its time while a successor stands still
+a block on the fewest disks      rots there, or its holder discards it for a restore, and the other holders end
+all copies but one               an operator requests restores of two nodes at once
+a durable end of clients         the next master does not have it yet, and learns it late
+a change of the group            is requested while another waits for the master's disk, or is rolled back
+an append that is delayed        passes its deadline while a successor is suspended
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from tests.sim.nemesis import Nemesis, Table
 
 FEW_S = (0.2, 0.8)
-"""Seconds that those who are to lack the last blocks are cut off."""
+"""Seconds for which the nodes that must miss the last blocks are cut off."""
 AWAY_S = (2.0, 5.0)
-"""Seconds that those are gone then who have them."""
+"""Seconds for which the nodes with these blocks are then down."""
 AS_MUCH_RATE, LESS_RATE = 0.5, 0.02
-"""The shares of the moments in which a restore may be asked for. Somebody has less and knows as much durable then, or
-less of that too."""
+"""The shares of the moments in which a restore may be requested: if another node has less and the same durable end, or
+also a lower durable end."""
 RESTARTED_RATE, TOGETHER_S = 0.7, (0.05, 0.6)
-"""The rate at which two that are to be restored have just been started again, and how long before."""
+"""The rate at which two nodes to be restored have just been restarted, and how long before."""
 LAST_WORD_RATE, LAST_WORD_S = 0.006, (0.002, 0.015)
-"""The rate at which a master ends behind what it called durable: clients know it, replicas not yet."""
+"""The rate at which a master ends right after it called entries durable: clients have the answer, replicas not yet."""
 LONE_LIST_RATE, ALONE_S = 0.2, (2.0, 4.0)
 """The rate at which a master is cut off as it logs another list, which is rolled back later."""
 HEIR_RATE, HEIR_S = 0.4, (1.6, 4.0)
@@ -39,7 +39,7 @@ class Aimed:
         self.nemesis = nemesis
         self.group, self.rng = nemesis.group, nemesis.rng
         self._next_is_slow = False
-        """The replicas of the next master, so that nothing of its term is durable for a while."""
+        """True if the next master's replicas are slow, so that nothing of its term is durable for a while."""
 
     def table(self) -> Table:
         return {
@@ -71,8 +71,8 @@ class Aimed:
     # A block on the fewest disks.
 
     def _last_block_rots(self, name: str) -> object:
-        """Lets a majority alone hear the master for a moment. Then all of it ends, and the last block of the one that
-        comes back at once cannot be read."""
+        """Lets only a majority receive from the master for a moment. Then all of it ends, and the last block of the
+        node that comes back at once cannot be read."""
         master = self.group.master
         node = self.group.nodes.get(master)
         fed = [each for each, other in self.group.nodes.items() if other.state == "REPLICA"]
@@ -102,8 +102,8 @@ class Aimed:
             self.nemesis.disks.flip_at(name, path, self.rng.randrange(start, end))
 
     def _looks_for_less(self, master: str) -> None:
-        """Restores a replica without the master: it has the newly durable block, and best does not know it durable.
-        Some other replica does not have the block."""
+        """Restores a replica without the master. The replica has the newly durable block, and ideally does not know
+        that it is durable. Some other replica does not have the block."""
         watch, nodes = self.group.watch, self.group.nodes
         behind = [each for each, copy in watch.copies.items() if copy.last < watch.durable_last and each in nodes]
         if not behind or master not in nodes:
@@ -120,7 +120,7 @@ class Aimed:
             self.nemesis.strike("restored from one with less", name, lambda each: self._restored(each, ends=master))
 
     def _restored(self, name: str, ends: str = "") -> object:
-        """``ends``: a node that ends once ``name`` is to give its log up."""
+        """Requests a restore of ``name``; ``ends`` is a node that ends once ``name`` discards its log."""
         node = self.group.nodes.get(name)
         if node is None or node.state != "REPLICA" or not self._may_be_restored(name):
             return False
@@ -133,7 +133,7 @@ class Aimed:
         return True
 
     def _two_restored(self, name: str) -> object:
-        """Often of members that have just been started again, and do not know any more how much is durable."""
+        """Restores two members, often just restarted ones, which have forgotten how much is durable."""
         rng, nemesis = self.rng, self.nemesis
         others = [each for each in self.group.names if each != name and self._may_be_restored(each)]
         if not others or not self._may_be_restored(name):
@@ -152,8 +152,8 @@ class Aimed:
             self.nemesis.people.restores(name)
 
     def _may_be_restored(self, name: str) -> bool:
-        """Says whether a node may be restored: only whose disks may rot, where any may. With another copy that is lost
-        besides it would be a majority. How many may go at once is for the nodes to say."""
+        """Says whether a node may be restored: if disks may rot, only a node whose disk may. Its copy and another lost
+        one would otherwise be a majority. The nodes themselves decide how many may be restored at once."""
         nemesis = self.nemesis
         return (nemesis.rot == "none" or name in nemesis.victims) and self.group.listed(name)
 
@@ -164,10 +164,10 @@ class Aimed:
                 "ends behind its last word", master, lambda name: self.nemesis.die(name, power=False, back_s=AWAY_S)
             )
 
-    # Changes that are asked for while another waits.
+    # Changes that are requested while another waits.
 
     def _two_changes(self, name: str) -> object:
-        """Their entries are in the master's queue at once, for its disk is busy."""
+        """Requests two changes whose entries are in the master's queue at once, since its disk is busy."""
         people, master = self.nemesis.people, self.group.master
         members = [member.name for member in people.members.members]
         if master not in self.group.nodes or len(members) < 2:

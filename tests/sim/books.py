@@ -1,13 +1,13 @@
-"""The simulation's own books of nodes' promises, and of the nodes that have received them.
+"""The simulation's own record of nodes' promises, and of the nodes that have received them.
 
 A node promises its stored terms and its votes in hellos and votes, and by acknowledgements that blocks are on its disk.
-A process that has received a promise knows it for its life.  An image of a disk *has forgotten* a promise if it is
+A process that has received a promise has it until it ends.  An image of a disk *has forgotten* a promise if that is
 
-    a term that was reported, above the one stored in it
+    a term that was reported, above the one stored in the image
     a vote that was reported, in its term
     a block that was acknowledged in its term, by name: not the VLSN alone
 
-none of which is asked of the product: its own rule (``repl/group/old_images.py``) is what these books judge.
+The product is not asked for any of it, because this record tests the product's own rule (``repl/group/old_images.py``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HELLO, VOTE = "/v1/peer/hello", "/v1/peer/vote"
 
 @dataclass(slots=True)
 class Promises:
-    """The promises of one incarnation, as far as one process has heard of them."""
+    """The promises of one incarnation, as far as one process has received them."""
 
     term: int = 0
     votes: dict[int, str] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Promises:
             self.blocks[term] = max(block, self.blocks.get(term, block))
 
     def forgotten(self, record: NodeRecord, blocks: Collection[Block], *, end: tuple[int, int] = (0, 0)) -> str:
-        """Says what a disk with that node file and those blocks has forgotten; "" for nothing.  ``end`` is the term and
+        """Lists what a disk with that node file and those blocks has forgotten; "" if nothing.  ``end`` is the term and
         VLSN of a block that a majority has, for a restored log: a missing block of an earlier term was never durable.
         """
         if self.term > record.term:
@@ -56,9 +56,9 @@ class Promises:
             return f"its vote for {vote} in term {record.term}"
         block = self.blocks.get(record.term)
         if block is None or block in blocks or block.last < min((each.first for each in blocks), default=0):
-            return ""  # of what was cleaned away nothing is forgotten
+            return ""  # cleaned blocks are not forgotten
         if (block.term, block.last) <= (record.floor_term, record.floor_vlsn):
-            return ""  # its vote floor remembers: it neither stands nor votes below that
+            return ""  # its vote floor keeps it from standing or voting for less
         if block.term < end[0]:
             return ""
         return f"{block}, acknowledged in term {record.term}"
@@ -70,33 +70,33 @@ class Books:
         self._heard: dict[tuple[str, int], dict[int, Promises]] = {}
         """Promises by name and process of the receiver, and incarnation of the promiser."""
         self._furthest: dict[int, tuple[int, int]] = {}
-        """The end of all that each incarnation has ever synced, as term and VLSN."""
+        """The highest end that each incarnation has ever synced, as term and VLSN."""
         self._newest: dict[str, int] = {}
-        """The place of the newest list of each name's log."""
+        """The VLSN of the newest list in each name's log."""
         self.on_answered: Callable[[str, str], None] = lambda speaker, listener: None
-        """The second has the first's answer to its hello."""
+        """Is called when the second node has the first's answer to its hello."""
 
     def of(self, listener: str, incarnation: int) -> Promises:
         node = self._group.nodes[listener]
         return self._heard.setdefault((listener, node.member.process), {}).setdefault(incarnation, Promises())
 
     def lists(self, listener: str, speaker: str, incarnation: int) -> bool:
-        """Says whether the log of ``listener`` has that one as a member."""
+        """Says whether the log of ``listener`` has that incarnation as a member."""
         groups = self._group.watch.copies[listener].groups
         named = speaker, f"{incarnation:016x}"
         return bool(groups) and any((each.name, each.incarnation) == named for each in groups[-1][1].members)
 
-    # What was delivered.
+    # Delivered messages.
 
     def said(self, speaker: str, listener: str, path: str, body: bytes) -> None:
-        """An answer has arrived.  A question proves nothing: any process may have sent it, and its receiver asks back
-        (``repl/group/confirming.py``)."""
+        """Notes an answer that has arrived.  A question proves nothing: any process may have sent it, and its receiver
+        asks back (``repl/group/confirming.py``)."""
         if path not in (HELLO, VOTE) or listener not in self._group.nodes:
             return
         message: dict[str, Any] = msgspec.json.decode(body)
         incarnation = int(message["incarnation"], 16)
         if not self.lists(listener, speaker, incarnation):
-            return  # nobody who is known there
+            return  # unknown there
         promises = self.of(listener, incarnation)
         term = int(message["term"])
         if path == HELLO:
@@ -109,9 +109,9 @@ class Books:
                 promises.votes[term] = listener
 
     def _note_block(self, promises: Promises, speaker: str, incarnation: int, term: int, told: Any) -> None:
-        """``told``: it has said up to where its log is the one of that term's master."""
+        """Notes a block; ``told`` is the VLSN up to which the speaker said its log equals that term's master's."""
         if speaker not in self._group.nodes:
-            return  # an answer of a process, or a machine, that is no more
+            return  # an answer of an ended process, or a removed machine
         record = self._group.watch.terms.record_of(speaker)
         if record is None or (record.incarnation, record.term) != (incarnation, term):
             return  # the message is late: its blocks may have been rolled back since, in a higher term
@@ -119,7 +119,7 @@ class Books:
         promises.acknowledged(term, self._group.watch.copies[speaker].ending_at(last))
 
     def taken(self, speaker: str, listener: str, message: bytes) -> None:
-        """A message of a channel has been taken by the listening process."""
+        """Notes a message of a channel that the listening process has received."""
         if len(message) != ACK.size or speaker not in self._group.nodes or listener not in self._group.nodes:
             return
         try:
@@ -136,7 +136,7 @@ class Books:
     # Lists of members.
 
     def listed_so_far(self) -> int:
-        """Returns where the newest durable list lies, for ``all_have``."""
+        """Returns the VLSN of the newest durable list, for ``all_have``."""
         return self._group.watch.groups[-1][0]
 
     def all_have(self, answer: dict[str, Any], since: int) -> None:
@@ -152,7 +152,7 @@ class Books:
         watch.hold(not lack, f"VLSN {end[1]} of term {end[0]} was acknowledged by all, and {lack} have never synced it")
 
     def synced(self, node: SimNode) -> None:
-        """Notes that the node has synced its log up to where ``watch`` has found it on the medium."""
+        """Notes that the node has synced its log up to the VLSN that ``watch`` found on the medium."""
         copy = self._group.watch.copies[node.name]
         block = copy.ending_at(copy.synced)
         if block is not None:
@@ -160,8 +160,8 @@ class Books:
             self._furthest[node.member.incarnation] = max(end, self._furthest.get(node.member.incarnation, end))
 
     def taken_in(self, node: SimNode) -> None:
-        """Checks a list in the group that is with the node's writer: it names the one before it. Any majorities of the
-        lists that may be counted by, from the last durable one on, meet."""
+        """Checks a GROUP entry in the group that the node's writer has: it names the GROUP before it. From the last
+        durable list on, any two majorities that may be used have a member in common."""
         watch = self._group.watch
         groups = watch.copies[node.name].groups
         if not groups or self._newest.get(node.name) == groups[-1][0]:
@@ -177,8 +177,8 @@ class Books:
 
 
 def may_miss(one: GroupEntry, other: GroupEntry) -> bool:
-    """Says whether majorities of both lists may have nobody in common. ``other`` counts a name whose incarnation is
-    another than in ``one`` for its size alone."""
+    """Says whether majorities of both lists may have no member in common. ``other`` counts a name with another
+    incarnation than in ``one`` only for its size."""
     first = {each.name: each.incarnation for each in one.members if each.electable}
     second = {each.name: each.incarnation for each in other.members if each.electable}
     both = {name for name in first if second.get(name) == first[name]}

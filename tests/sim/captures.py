@@ -1,25 +1,25 @@
-"""The books of a simulation's CDC consumers: the events that each took, its promises, and their traces on disks.
+"""The record of a simulation's CDC consumers: the events that each received, its promises, and positions on disks.
 
-They note every event that a consumer takes, every True that it returns, and every message to its child.  They read
-position files by offsets alone:
+It notes every event that a consumer receives, every True that it returns, and every message to its child.  It reads
+position files by offsets only. A *life* is one child process of a consumer.
 
-    an event of a consumer is durable, and that very entry           at each event
-    within a life nothing is left out, nothing comes twice           the same
-    a position on a medium, or in the group, leaves out nothing      whenever one gets there
-        that was not promised by a True, and never goes back,
-        but where a person moved it
-    a life begins at the position that lies on the medium, or        at each START
+    an event of a consumer is durable, and equals that entry         at each event
+    within a life no event is left out or comes twice                the same
+    a position on a medium, or in the group, leaves out nothing      whenever one is stored
+        that was not promised by a True, and never falls,
+        unless an operator moved it
+    a life begins at the position that is on the medium, or          at each START
         became durable in the group
     a position that is reported to a child as stored is stored       at each COMMITTED
-    of two masters' consumers one at most goes on: each position     at each that becomes durable
-        comes of a life that began at the one before, or set it
-    a position is made anew only on a disk that has none for it      whenever one gets there
-    of a position that went with its disk no life begins anew,       at each START
-        until a person has said where
-    a consumer that a person has paused has no life until it is      the same
+    of two masters' consumers only one continues: each position      at each that becomes durable
+        comes from a life that began at the one before, or set it
+    a position is made anew only on a disk without one               whenever one is stored
+    after the loss of a position with its disk no life begins        at each START
+        until an operator sets it
+    a consumer that an operator has paused has no life until it is   the same
         resumed, but on a master that was replaced
     lost events are named, from the first unpromised one on          when one is parked
-    everything durable is promised everywhere                        in the end
+    everything durable is promised everywhere                        at the end
 """
 
 from __future__ import annotations
@@ -46,36 +46,36 @@ _SEQUENCE_AND_NEXT = Struct("<16xQQ")
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """One consumer where it has one position: on one node, or in the group (``node`` is empty then)."""
+    """One consumer with one position: on one node, or in the group (``node`` is empty then)."""
 
     settings: CdcSettings
     node: str
     begun: bool = False
     stored: int = 0
-    """The last position that got to the medium, or became durable."""
+    """The last position that reached the medium, or became durable."""
     promised: int = 0
-    """The last VLSN up to which it has said True."""
+    """The last VLSN up to which it has returned True."""
     ever: int = 0
-    """The highest ``promised`` at any START, a place included that a person has moved it back from since."""
+    """The highest ``promised`` at any START, also before an operator moved the position back."""
     told: int = 0
-    """No event below this may come again: it is the highest position reported to a child as stored."""
+    """The highest position reported to a child as stored: no event below it may come again."""
     moves: list[int] = field(default_factory=list)
-    """Positions that a person asked for, and that are not there yet."""
+    """Positions that an operator requested and that are not stored yet."""
     older: bool = False
-    """Its disk was put back, or its file was damaged: an older position may lie there."""
+    """True if its disk was replaced by an image, or its file damaged: it may have an older position."""
     fresh: bool = False
     """Its disk was replaced by an empty one."""
     lost: bool = False
-    """It has had a life, and its position is gone with its disk; no person has said yet where it goes on."""
+    """True if it has had a life, its position was lost with its disk, and no operator has set it since."""
     paused: int = 0
-    """The term in which its pause was confirmed to a person; 0: it is not paused, or that went with its disk."""
+    """The term in which its pause was confirmed; 0 if it is not paused, or if the pause was lost with its disk."""
     own: CdcPosition | None = None
     """The position that the consumer keeps itself, with its results."""
     lives: list[Life] = field(default_factory=list)
     lived: int = 0
     """Its lives before its file was made."""
     positions: list[int] = field(default_factory=list)
-    """The positions in the group that became durable, in turn."""
+    """The group's positions that became durable, in order."""
     set_at: int = 0
     """The VLSN that set the last of them."""
 
@@ -85,22 +85,22 @@ class Place:
 
 @dataclass(slots=True, eq=False)
 class Life:
-    """One child of a consumer, from START on."""
+    """One child of a consumer, from its START on."""
 
     place: Place
     node: str
     begins: int
     last: int | None
-    """The last VLSN that it is to receive, where some come once more."""
+    """The last VLSN that it must receive, if some are to come again."""
     given: int = 0
-    """The last VLSN that it received, or the one before the first."""
+    """The last VLSN that it received, or the VLSN before the first."""
     promises: list[int] = field(default_factory=list)
-    """The last VLSN that it had taken, at each True."""
+    """The last VLSN that it had received, at each True."""
 
 
 def stored_in(data: bytes | bytearray | None) -> int:
-    """Reads a position file: the ``next`` of the slot with the higher sequence, of those whose checksum is right; 0
-    where there is none."""
+    """Reads a position file: returns ``next`` of the slot with the higher sequence among those with a right checksum; 0
+    without any."""
     found = [(0, 0)]
     for at in range(0, len(data or b""), SLOT_BYTES):
         slot = bytes((data or b"")[at : at + SLOT_BYTES])
@@ -115,7 +115,7 @@ class Captures:
         self.settings = {each.name: each for each in settings}
         self.places: dict[tuple[str, str], Place] = {}
         self._looked_at = 0
-        """The states of the group's small state that were looked at."""
+        """The number of checked states of the group's small state."""
         self.anew = 0
         """Consumers that began anew on an empty disk."""
 
@@ -133,7 +133,7 @@ class Captures:
         return vlsns[-1] if vlsns else 0
 
     def after(self, vlsn: int) -> int:
-        """Returns the next DATA entry behind ``vlsn``: the highest position of a consumer that has all before it."""
+        """Returns the next DATA entry after ``vlsn``: the highest position of a consumer with all entries before."""
         ledger = self.group.watch.ledger
         at = bisect_right(ledger.vlsns, vlsn)
         return ledger.vlsns[at] if at < len(ledger.vlsns) else max(ledger.last, vlsn) + 1
@@ -141,7 +141,7 @@ class Captures:
     def _hold(self, holds: bool, said: str) -> None:
         self.group.watch.hold(holds, said)
 
-    # Messages to a child, and its deeds.
+    # Messages to a child, and its actions.
 
     def starts(self, node: str, start: Start) -> Life:
         place = self.place(node, start.name)
@@ -167,13 +167,13 @@ class Captures:
         self._hold(lies == begins, f"{place} begins at {begins}; on its medium lies {lies}")
         self._hold(not place.lost, f"{place} begins anew at {begins}, though it has had a life before")
         place.ever = max(place.ever, place.promised)
-        if place.older:  # of before a person moved it back, it may be
+        if place.older:  # it may be from before an operator moved it back
             place.older, place.told, place.promised = False, begins, max(place.promised, min(place.ever, begins - 1))
         self._hold(begins >= place.told, f"{place} begins at {begins}; {place.told} was told to be stored")
         self._hold(begins <= self.after(place.promised), f"{place} begins at {begins}, behind {place.promised}")
 
     def begins_at_own(self, life: Life, *, moved: bool) -> CdcPosition | None:
-        """Returns where the consumer itself says that it is, unless a person has moved it."""
+        """Returns the consumer's own position, unless an operator has moved it."""
         place = life.place
         if moved:
             place.own = None
@@ -184,13 +184,13 @@ class Captures:
         return place.own
 
     def keeps(self, life: Life, own: CdcPosition) -> None:
-        """The consumer stores its own position, with its results."""
+        """Notes that the consumer stores its own position, with its results."""
         said = f"{life.place} keeps {own}, and was given all up to {life.given}"
         self._hold(life.given < own.next <= self.after(life.given), said)
         life.place.own = own
 
     def given(self, life: Life, event: Entry) -> None:
-        """A consumer takes an event."""
+        """Notes and checks an event that a consumer receives."""
         durable = self.group.watch.ledger.entries.get(event.vlsn)
         if durable != event:
             raise self.group.watch.violated(f"{life.place} was given {event}; durable is {durable}")
@@ -201,13 +201,13 @@ class Captures:
         life.given = event.vlsn
 
     def promises(self, life: Life) -> None:
-        """A consumer returns True behind the last event that it received."""
+        """Notes that a consumer returns True after the last event that it received."""
         life.promises.append(life.given)
         if life.last is None:
             life.place.promised = max(life.place.promised, life.given)
 
     def committed(self, life: Life, number: int) -> None:
-        """A child receives the report that its commits up to ``number`` are stored."""
+        """Checks the report to a child that its commits up to ``number`` are stored."""
         place = life.place
         if life.last is not None:
             return
@@ -227,13 +227,13 @@ class Captures:
     # Positions.
 
     def synced(self, node: str, path: str) -> None:
-        """A file of that node is on its medium."""
+        """Notes that a file of that node is on its medium."""
         folder, _, file = path.rpartition("/")
         name, _, kind = file.partition(".position")
         if not folder.endswith("/cdc") or name not in self.settings:
             return
         place, disk = self.place(node, name), self.group.machines[node].disk
-        if kind == ".new" and path not in disk.files(folder):  # opened by that name, which it has no more
+        if kind == ".new" and path not in disk.files(folder):  # it was opened by this name, and renamed since
             path, kind = path.removesuffix(kind), ""
         lies = stored_in(disk.durable_content(path))
         if kind == ".new" and place.begun and lies not in place.moves:
@@ -244,7 +244,7 @@ class Captures:
             place.begun = False
         place.lost &= lies not in place.moves
         if lies == 0 and place.older:
-            return  # damaged: the process that opened it is about to say so
+            return  # damaged: the process that opened it will report it
         if not place.begun:
             place.begun, place.fresh, place.older = True, False, False
             place.lived = len(place.lives)
@@ -266,7 +266,7 @@ class Captures:
         place.stored = position
 
     def look(self) -> None:
-        """Looks at the positions of the group that have become durable."""
+        """Checks the group's positions that have become durable."""
         states = self.group.watch.transactions.of_small_state
         of_group = [self.place("", name) for name, each in self.settings.items() if each.run_on == "master"]
         for _, small in states[self._looked_at :]:
@@ -285,7 +285,7 @@ class Captures:
         place.positions.append(position)
 
     def _goes_on(self, life: Life, before: int, position: int) -> bool:
-        """Says whether that life may have set a position behind ``before``, which it knew."""
+        """Says whether that life may have set a position after ``before``, which it had read."""
         if life.last is not None or not self._promised(life, position):
             return False
         return life.begins == before or self._promised(life, before)
@@ -294,10 +294,10 @@ class Captures:
         at = bisect_left(life.promises, position)
         return at > 0 and position <= self.after(life.promises[at - 1])
 
-    # Faults of disks, and orders of people.
+    # Faults of disks, and orders of operators.
 
     def replaced(self, node: str) -> None:
-        """Another disk is in that machine, or an older image of it."""
+        """Notes that the machine has another disk, or an older image of its disk."""
         disk = self.group.machines[node].disk
         for name in self.settings:
             place = self.place(node, name)
@@ -311,15 +311,15 @@ class Captures:
         place.older, place.paused = True, 0
 
     def paused(self, place: Place, term: int) -> None:
-        """A node in ``term`` has confirmed to a person that it is paused."""
+        """Notes that a node in ``term`` has confirmed a pause to an operator."""
         place.paused = term
 
     def resumes(self, place: Place) -> None:
-        """A person asks that it goes on."""
+        """Notes that an operator requests a resume."""
         place.paused = 0
 
     def parked(self, node: SimNode, name: str, why: str) -> None:
-        """Holds a node's report of lost events against the promises."""
+        """Compares a node's report of lost events with the promises."""
         place, (first, last) = self.place(node.name, name), node.cdc.records[name].lost
         self._hold("internal:" not in why, f"{place} is parked: {why}")
         if last:
@@ -332,7 +332,7 @@ class Captures:
             self._hold(goes_to >= last and f"--to {last + 1}" in why, f"{said}: {why}")
 
     def asked(self, place: Place, to: int) -> None:
-        """A person asks for a move."""
+        """Notes that an operator requests a move."""
         place.moves.append(to)
 
     def refused(self, place: Place, to: int) -> None:
@@ -342,7 +342,7 @@ class Captures:
     # The end.
 
     def lacks(self) -> list[str]:
-        """Lists who was not given all that is durable, or has not promised it."""
+        """Lists the consumers that have not received, or not promised, everything durable."""
         found = []
         for node in self.group.names:
             for name in self.settings:

@@ -1,10 +1,10 @@
-"""CDC consumers in a simulation: their children, the faults that strike them, and people's orders.
+"""CDC consumers in a simulation: their children, their faults, and operators' orders.
 
-    node ─► worker ─► child (``SimChild``) ─► consumer (``SimConsumer``) ─► books (``captures``)
+    node ─► worker ─► child (``SimChild``) ─► consumer (``SimConsumer``) ─► record (``captures``)
                         killed, hangs, is slow    False, a few, nothing, an exception, its process's end
 
-Some of them keep their position themselves, as with a database: each event has to come to these exactly once.  In the
-end people let all of them go on, consumers behave, and everything durable must be promised everywhere.
+Some keep their position themselves, like a database: they must receive each event exactly once.  At the end operators
+resume all of them, consumers behave well, and everything durable must be promised everywhere.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 RATE = 1 / 3
 """The share of the seeds whose nodes have consumers."""
 WINDOW_BYTES = 8 * KIB
-"""Bytes that a child is sent ahead, instead of 4 MiB: less than the smallest ring, so that a slow one falls behind."""
+"""Bytes that a child receives ahead, instead of 4 MiB: less than the smallest ring, so that a slow child lags."""
 SLOW_S = (0.02, 0.3, 2.0)
 STRIKE_S, PERSON_S, MOOD_S = (0.2, 2.0), (0.5, 3.0), (1.0, 8.0)
 PAUSED_S = (0.1, 12.0)
@@ -47,7 +47,7 @@ HEALS_S = 60.0
 
 
 def are_there(seed: int) -> bool:
-    """Says whether that seed has any. It is drawn apart, so that the other seeds play as they did before."""
+    """Says whether that seed has consumers. This is drawn separately, so that other seeds run as before."""
     return Random(f"cdc/{seed}").random() < RATE
 
 
@@ -90,7 +90,7 @@ class OnPurpose(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Mood:
-    """How a consumer behaves for a while: how likely a call of it does what."""
+    """The behaviour of a consumer for a while: the probabilities of what a call does."""
 
     says_false: float = 0.0
     takes_nothing: float = 0.0
@@ -145,7 +145,7 @@ class SimConsumer(CdcConsumer):
 
 
 class SimChild(FakeChild):
-    """A child whose life is in the books."""
+    """A child whose life is recorded."""
 
     def __init__(self, owner: SimChildren, pid: int, cdc: Cdc) -> None:
         super().__init__(owner, pid, self._made)
@@ -180,11 +180,11 @@ class SimChildren(FakeChildren):
         return child
 
 
-# Faults that strike them, and orders of people.
+# Their faults, and orders of operators.
 
 
 class Cdc:
-    """All of a seed's consumers."""
+    """All consumers of a seed."""
 
     def __init__(self, simulation: Simulation, settings: tuple[CdcSettings, ...]) -> None:
         seed = simulation.seed
@@ -203,7 +203,7 @@ class Cdc:
         self._tasks = [asyncio.create_task(self._strikes()), asyncio.create_task(self._asks())]
 
     def mood_of(self, place: Place) -> Mood:
-        """Draws one for the consumer now and then, on all nodes."""
+        """Draws a new mood for the consumer now and then, on all nodes."""
         now = self.group.loop.time()
         mood, until_s = self._moods.get(place.settings.name, (WELL, 0.0))
         if self.over:
@@ -224,7 +224,7 @@ class Cdc:
         elif event == "cdc.resent":
             self.met["events given once more"] += 1
 
-    # Strikes.
+    # Faults.
 
     async def _strikes(self) -> None:
         rng = self._rng
@@ -250,12 +250,12 @@ class Cdc:
                 self.met[f"a child struck: {what}"] += 1
 
     def _fail(self, node: str) -> None:
-        """EIO from the next write or sync of a position there."""
+        """Makes the node's next write or sync of a position fail with EIO."""
         self.group.machines[node].disk.fail_at(lambda call: call.name in ("write", "sync") and "/cdc/" in call.path)
         self.met["a position whose write or sync failed"] += 1
 
     def _stop(self, node: str) -> None:
-        """Ends the process, or cuts its power, at one of the next calls that a position makes."""
+        """Ends the process, or cuts its power, at one of the next disk calls for a position."""
         left = self._rng.randrange(1, 5)
 
         def strikes(call: Call) -> bool:
@@ -289,7 +289,7 @@ class Cdc:
         self.simulation.say(f"*** position file damaged, slots {slots}: {place}")
         self.met["a position file damaged" if len(slots) == 1 else "a position file lost to rot"] += 1
 
-    # People.
+    # Operators.
 
     async def _asks(self) -> None:
         rng = self._person
@@ -341,7 +341,7 @@ class Cdc:
             await self._move(node, name, "skip", self._person.randint(at, min(found.dtvlsn() + 1, at + RESENT_MAX)))
 
     async def _let_go_on(self, node: str, name: str) -> None:
-        """Lets one go on that is parked, as a person would."""
+        """Resumes a parked consumer, as an operator would."""
         found, place = self.group.nodes[node], self.books.place(node, name)
         record = found.cdc.records[name]
         if record.lost[1]:
@@ -366,7 +366,7 @@ class Cdc:
             self.books.refused(place, to)
 
     async def _post(self, node: str, name: str, what: str, body: Any = None) -> dict[str, Any] | None:
-        """Returns the answer, None when there was none."""
+        """Returns the answer; None without one."""
         if what == "resume":
             self.books.resumes(self.books.place(node, name))
         url = f"{self.group.url(node)}/v1/cdc/{name}/{what}"
@@ -382,7 +382,7 @@ class Cdc:
     # The end.
 
     async def end(self) -> None:
-        """Lets all of them go on, until each was given everything."""
+        """Resumes all of them, until each has received everything."""
         self.over = True
         await asyncio.wait(self._tasks)
         for task in self._tasks:
@@ -391,7 +391,7 @@ class Cdc:
         for children in group.children.values():
             for child in children.alive.values():
                 child.delay_s, child.hangs = None, False
-        await self.simulation.last_word()  # events for consumers that said False to the last ones
+        await self.simulation.last_word()  # new events for consumers that returned False for the last ones
         end_s = group.loop.time() + HEALS_S
         while lacks := self.books.lacks():
             self.books.look()

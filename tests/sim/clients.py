@@ -1,6 +1,6 @@
-"""The clients of a simulation: plain ones that send once, producers that send until they know, readers.
+"""The clients of a simulation: plain ones that send once, producers that repeat until a certain answer, readers.
 
-Each answer to a client is held against the watch at once, and noted for the end.
+Each answer to a client is compared with the watch at once, and noted for the end.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from vlsn.errors import VlsnLogError
 
 UNKNOWN = frozenset(("outcome-unknown", "internal"))
 NEVER = frozenset(("out-of-sequence", "unknown-producer", "duplicate-forgotten", "too-large"))
-"""Answers that never reach a producer which sends each submission until it is acknowledged."""
+"""Answers that a producer never receives if it repeats each submission until it is acknowledged."""
 SIZES = (12, 200, 1500, 5000)
 FORGOTTEN = frozenset(("out-of-sequence", "unknown-producer"))
-"""Answers that it receives where the log remembers fewer producers than there are."""
+"""Answers that such a producer receives if the log remembers fewer producers than there are."""
 LARGE_RATE = 0.02
 LARGEST_BYTES = 61_120
 """The largest value that fits a segment of 64 KiB with frame, block and padding."""
 NAMED_BYTES = 24
-"""A producer's name takes so much of it …"""
+"""Bytes of a producer's name in the largest value …"""
 NAMED_LARGE = 32
-"""… and every so manieth submission of a producer is of that size."""
+"""… and every so many-th submission of a producer is of that size."""
 TIMEOUT_S = 1.5
 PAUSE_S = 1.0
 STALE_RATE = 0.7
-"""The rate at which a linearizable read asks a master that leads no more, where there is one."""
+"""The rate at which a linearizable read asks a deposed master, if there is one."""
 
 
 def _size(rng: Random) -> int:
@@ -48,7 +48,7 @@ def _size(rng: Random) -> int:
 
 
 class Clients:
-    """All of them; they end once ``over`` is set and what they are at is done."""
+    """All clients; they end once ``over`` is set and their current calls are done."""
 
     def __init__(
         self,
@@ -74,11 +74,11 @@ class Clients:
         """The highest VLSN that was reported to any client as durable."""
         self.refused: set[bytes] = set()
         self.keeps_what_was_synced = keeps_what_was_synced
-        """No disk rots, gets old or lost."""
+        """True if no disk rots, is lost, or is replaced by an older one."""
         self.losses: list[tuple[float, str]] = []
-        """When what was not synced may have gone with a machine's power, a process, a medium."""
+        """The times when unsynced bytes may have been lost with a machine's power, a process, a medium."""
         self.few_producers = few_producers
-        """The log may forget some."""
+        """True if the log may forget some producers."""
         jobs = [self._plain(number) for number in range(plain)]
         jobs += [self._producer(number) for number in range(producers)]
         jobs += [self._reader(number) for number in range(readers)]
@@ -106,11 +106,11 @@ class Clients:
         return Random(f"{kind}/{self.report.seed}/{number}")
 
     def target(self, rng: Random) -> str:
-        """Mostly whom the nodes say leads, sometimes anybody: a stale master too."""
+        """Returns mostly the reported master, sometimes any node: also a deposed master."""
         return self.group.master if rng.random() < 0.7 else rng.choice(self.group.names)
 
     def leads_no_more(self, rng: Random) -> str:
-        """Returns a master beside a newer one, whom this client has not heard of yet."""
+        """Returns a master that a newer one has replaced without its knowledge."""
         leading = [
             name for name, node in self.group.nodes.items() if node.member.is_master() and name != self.group.master
         ]
@@ -130,6 +130,8 @@ class Clients:
             self._limit_holds(len(value), status, answer)
             if status == 200 and answer["durable"]:
                 self.acknowledge(answer["first"], value)
+            elif status == 200 and set(answer["durability"].values()) != {"sync"}:  # the group asks for less
+                self.report.met[durability.EARLY] += 1
             elif status == 200 or answer["type"] in UNKNOWN:
                 self.report.unknown += 1
             else:
@@ -138,7 +140,7 @@ class Clients:
             await asyncio.sleep(rng.uniform(0.0, PAUSE_S))
 
     def _limit_holds(self, size: int, status: int, answer: dict[str, Any]) -> None:
-        """Refused as too large is what is, and nothing else."""
+        """Checks that a value is refused as too large exactly if it is."""
         fits, refused = size <= LARGEST_BYTES, status != 200 and answer["type"] == "too-large"
         said = f"an append of {size} bytes, of which {LARGEST_BYTES} fit, is answered with {status}, {answer}"
         self.group.watch.hold(not refused if fits else status != 200, said)
@@ -146,8 +148,8 @@ class Clients:
         self.report.met["an append one byte too large"] += refused
 
     async def _producer(self, number: int) -> None:
-        """Exactly once: the same submission until it is acknowledged, at whichever node.  One that the log has
-        forgotten begins again under another name, with its next submission: the fate of this one is not known."""
+        """Sends exactly once: repeats the same submission until it is acknowledged, at any node.  A forgotten producer
+        begins again under another name, with its next submission: the outcome of this one stays unknown."""
         rng = self._rng("producer", number)
         watch = self.group.watch
         producer, sequence, born, lives = number + 1, 0, 0, 0
@@ -173,7 +175,7 @@ class Clients:
             await asyncio.sleep(rng.uniform(0.0, PAUSE_S))
 
     async def append(self, to: str, value: bytes, *, acks: str, more: str = "") -> tuple[int, dict[str, Any]]:
-        """Status and answer; one that never came is ``outcome-unknown``."""
+        """Returns status and answer; without an answer it is ``outcome-unknown``."""
         self.report.operations += 1
         try:
             response = await self.group.client.request(
@@ -196,7 +198,7 @@ class Clients:
         self.latest = max(self.latest, vlsn)
 
     async def _linearizable(self, number: int) -> None:
-        """Checks that all acknowledged before such a read is in its answer, whichever node gives it."""
+        """Checks that a linearizable read of any node returns all entries acknowledged before it."""
         rng = self._rng("linearizable", number)
         while not self.over:
             await asyncio.sleep(rng.uniform(0.0, PAUSE_S))
@@ -218,7 +220,7 @@ class Clients:
                 self.group.watch.hold(bool(lines) and msgspec.json.decode(lines[0])["vlsn"] == wanted, said)
 
     async def _reader(self, number: int) -> None:
-        """Follows node after node from where it is; cleaned entries are skipped."""
+        """Follows the log from node to node from its position; cleaned entries are skipped."""
         rng = self._rng("reader", number)
         at = 1
         while not self.over:

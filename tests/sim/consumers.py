@@ -1,10 +1,10 @@
 """Consumers of destinations in a simulation, over plain HTTP, and the rules for each message that they receive.
 
-    make ─► ask for messages ─► acknowledge all or some, in some order · refuse · forget ─► … ─► drained in the end
+    make ─► request messages ─► acknowledge all or some, in some order · refuse · forget ─► … ─► drained at the end
 
-A message is durable and the log's own.  It was neither dead nor durably acknowledged before the consumer asked.  No
-message goes out while an earlier one of its key is open, unacknowledged and still to be delivered.  A message that has
-had its last attempt is given up: later ones of its key go out before it is dead, durable.
+A message is durable and the log's own.  It was neither dead nor durably acknowledged before the request.  No message is
+delivered while an earlier one of its key is open: unacknowledged and still to be delivered.  A message that has had its
+last attempt is given up: later ones of its key may be delivered before its death is durable.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ WAIT_S = 1.0
 PAUSE_S, LONG_S = 0.5, 8.0
 PAGE_MAX, DRAIN_MAX = 12, 200
 FORGETS, REFUSES, PARTS, AT_ONCE, AGAIN = 0.15, 0.15, 0.3, 0.2, 0.6
-"""The shares of pages that are forgotten, of which one message is refused, that are acknowledged in parts, and at once;
-and of acknowledgements without an answer that are sent again."""
+"""Probabilities: that a page is forgotten, that one message of a page is refused, that a page is acknowledged in parts,
+that it is acknowledged at once, and that an acknowledgement without an answer is sent again."""
 RETRIES = 0.02
-"""The share of turns in which a consumer has dead ones tried again first."""
+"""The share of turns in which a consumer first retries dead messages."""
 SINGLES = 0.3
-"""The share of turns, while there are dead ones, in which it has one of them tried again, or deleted."""
+"""The share of turns, while there are dead messages, in which it retries or deletes a single one."""
 DELAYED, BOUNDED, PUT_OFF = 0.5, 0.3, 0.3
-"""The shares of destinations with a redelivery delay, and with a limit of messages out; of refusals that say one."""
+"""The shares of destinations with a redelivery delay and with a limit of messages out, and of refusals with a delay."""
 DELAY_S_MAX = 4.0
 AGAIN_S = 5.0
-"""An order that a dead one is tried again is answered so late after it was durable, at most."""
+"""The longest time from a durable retry of a dead message to its answer."""
 DRAINED_S, UNPAGED_S = 120.0, 60.0
 SENT_MAX = 40
 SPOILT_S = (0.5, 4.0)
 LOSES, LOST_S, LOST_MAX = 0.5, (0.5, 4.0), 4
 """The share of seeds in which a node comes back with a page file cut short, or without it; when, and how often. It is
-one node of the seed alone, and the other disks keep synced bytes: some node must have the missing messages."""
+only one node of the seed, and the other disks keep synced bytes, so that some node has the missing messages."""
 SPOILT = ("read", "open", "create", "write", "sync")
 """Calls on pages that fail."""
 
@@ -65,7 +65,7 @@ class Made:
 
 
 def drawn(seed: int) -> list[Made]:
-    """Draws the destinations of a seed: one of all that comes, one of a key's, one that nobody asks until the end."""
+    """Draws the destinations of a seed: one of all keys, one of a single key, one without a consumer until the end."""
     rng = Random(f"consumers/{seed}")
     timeout_s = rng.choice((1.0, 4.0, 15.0))
     common = {"ack_timeout_s": timeout_s, "from": 1}
@@ -79,7 +79,7 @@ def drawn(seed: int) -> list[Made]:
     if policy:
         limits = {"prefix": "k2", "full_policy": policy, "max_messages": rng.choice((5, 40))}
         made.append(Made("full", 1, {**common, **limits, "attempts_max": 1000, "dead_letter": "dead-full"}))
-    apart = Random(f"delays/{seed}")  # so that all else plays as it did before
+    apart = Random(f"delays/{seed}")  # so that everything else runs as before
     for each in made:
         if apart.random() < DELAYED:
             each.settings.update(
@@ -91,35 +91,35 @@ def drawn(seed: int) -> list[Made]:
 
 
 class Consumers:
-    """All of one simulation's."""
+    """All consumers of one simulation."""
 
     def __init__(self, clients: Clients) -> None:
         self.clients, self.group, self.report = clients, clients.group, clients.report
         self.books = clients.group.watch.destinations
         self.made = drawn(clients.report.seed)
         self.sent: dict[str, dict[int, float]] = {each.name: {} for each in self.made}
-        """When an acknowledgement was last sent, by VLSN."""
+        """The time when an acknowledgement was last sent, by VLSN."""
         self.books.sent = self.sent
         self.books.drops = {each.name for each in self.made if each.settings.get("full_policy") == "drop"}
         self.settled: dict[str, dict[tuple[int, int], float]] = {each.name: {} for each in self.made}
-        """When a durable one was heard of, by ``since`` and VLSN."""
+        """The time when a durable acknowledgement was answered, by ``since`` and VLSN."""
         self.orders = Orders(self)
         self.lost = set[int]()
-        """VLSNs in pages of which a file was lost, or cut short."""
+        """VLSNs in pages whose file was lost, or cut short."""
         self.die: Callable[[str], None] = lambda name: None
-        """Ends a node's process, which comes back a while later."""
+        """Ends a node's process, which restarts a while later."""
         self.last: dict[str, dict[int, int]] = {each.name: {} for each in self.made}
-        """The VLSNs that went out for the last time, and how often they were to be tried again before that."""
+        """The VLSNs that were delivered for the last time, and the number of their retries before that."""
 
     def jobs(self) -> list[Any]:
-        """Returns what runs until all is over."""
+        """Returns the tasks that run until the end."""
         consumers = [Consumer(self, made, number) for made in self.made for number in range(made.consumers)]
         sweep = self.books.sweep(lambda: self.clients.over)
         disks = self._spoils(), self._loses()
         return [self._makes(), *(each.run() for each in consumers), sweep, *disks, self.orders.run()]
 
     async def _spoils(self) -> None:
-        """Fails calls on pages, now and then: drawn apart, so that all else plays as it did before."""
+        """Fails calls on pages, now and then: drawn separately, so that everything else runs as before."""
         rng = Random(f"pages/{self.report.seed}")
         while not self.clients.over:
             await asyncio.sleep(rng.uniform(*SPOILT_S))
@@ -135,7 +135,7 @@ class Consumers:
         machine.disk.fail_at(strikes, code=errno.EMFILE if kind == "open" else errno.EIO, times=times)
 
     async def _loses(self) -> None:
-        """Takes page files, or their ends, from a node that is down: drawn apart, as ``_spoils``."""
+        """Removes page files, or their ends, from a node that is down: drawn separately, as ``_spoils``."""
         rng = Random(f"lost pages/{self.report.seed}")
         if rng.random() >= LOSES or not self.clients.keeps_what_was_synced:
             return
@@ -150,6 +150,7 @@ class Consumers:
                 continue
             path = rng.choice(paths)
             self.lost |= self._held_in(name, path)
+            self.books.strikes(name, path)
             if rng.random() < 0.5:
                 disk.lose_file(path)
             else:
@@ -159,14 +160,14 @@ class Consumers:
             left -= 1
 
     def _held_in(self, name: str, path: str) -> set[int]:
-        """Returns the VLSNs that the pages of that destination hold on a node."""
+        """Returns the VLSNs in the pages of that destination on a node."""
         found = self.books.pages_of(name, path.split("/")[-2])
         blocks = [block_of(data) for data in found.blocks]
         return {*found.values, *(vlsn for block in blocks for vlsn in range(block.first, block.last + 1))}
 
     def _is_gone(self, folded: Folded, vlsn: int) -> bool:
-        """Says whether a message was in a lost file, and is missing by each node's word: others were restored before
-        the one that had lost it could fetch it. Then nothing behind it is delivered, until a person moves on."""
+        """Says whether a message was in a lost file and each node reports it missing, because the others were restored
+        before the node could fetch it. Then no later message is delivered until an operator moves the destination."""
         if vlsn not in self.lost:
             return False
         each = [self.books.pages_of(name, folded.uuid).missing for name in self.group.names]
@@ -188,7 +189,7 @@ class Consumers:
                 await asyncio.sleep(0.5)
 
     async def drain(self) -> None:
-        """Takes all that is left: open messages are delivered, and their pages go."""
+        """Takes all remaining messages: open ones are delivered, and their pages removed."""
         await self.orders.end()
         watch, loop = self.group.watch, self.group.loop
         until_s = loop.time() + DRAINED_S
@@ -214,7 +215,7 @@ class Consumers:
         return [(folded.name, folded) for folded in self.books.of.values() if folded.name in self.sent]
 
     def _left(self, folded: Folded) -> list[int]:
-        """Returns the messages that are still to be delivered, and with these the dead."""
+        """Returns the messages that are still to be delivered, including the dead ones."""
         left = self.books.open_of(folded)
         if any(self._is_gone(folded, vlsn) for vlsn in left):
             return []
@@ -222,7 +223,7 @@ class Consumers:
 
 
 class Caller:
-    """Asks mostly whom the nodes say leads."""
+    """Sends requests, mostly to the reported master."""
 
     def __init__(self, consumers: Consumers, name: str) -> None:
         self.all = consumers
@@ -230,7 +231,7 @@ class Caller:
         self.rng = Random(f"{name}/{consumers.report.seed}")
 
     async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-        """Status and body; 0 for an answer that never came."""
+        """Returns status and body; the status is 0 without an answer."""
         self.all.report.operations += 1
         group = self.all.group
         target = f"/v1/destinations/{path}"
@@ -272,7 +273,7 @@ class Consumer(Caller):
         self.all.report.met[f"a single dead one: {order}"] += status == 200
 
     async def once(self, most: int, *, healthy: bool) -> None:
-        """Asks for a page, and says what becomes of it; ``healthy``: all of it is acknowledged."""
+        """Requests a page, and answers for it; with ``healthy`` all of it is acknowledged."""
         asked_s, then, paused = self._loop.time(), self._since(), self.made.name in self.all.orders.paused
         status, body = await self.call("GET", f"{self.made.name}/messages?max={most}&wait={WAIT_S if healthy else 0.5}")
         if status != 200:
@@ -309,7 +310,7 @@ class Consumer(Caller):
                 gone or status not in (400, 404, 500), f"{self.name} hears {status} of {word}: {body[:300]!r}"
             )
             if status == 200:
-                if word == "ack" and not at_once and since == self._since():  # else it may be of before a move
+                if word == "ack" and not at_once and since == self._since():  # otherwise it may be from before a move
                     settled.update(((since, vlsn), self._loop.time()) for vlsn in vlsns if (since, vlsn) not in settled)
                 return
             if gone:
@@ -318,22 +319,22 @@ class Consumer(Caller):
                 return
             await asyncio.sleep(self.rng.uniform(0.0, 0.5))
 
-    # Messages that it receives.
+    # Received messages.
 
     def _since(self) -> int:
-        """Returns the VLSN of the COMMIT that has set where its destination begins, as of now; 0 for none."""
+        """Returns the VLSN of the COMMIT that has set the present beginning of its destination; 0 for none."""
         folded = self.all.books.of.get(self.all.books.named.get(self.made.name, ""))
         return 0 if folded is None else folded.since
 
     def _given(self, rows: list[dict[str, Any]], asked_s: float, since: int) -> None:
-        """Looks at the messages that came; ``since`` as it was asked for. Messages asked for before the answer to a
-        move arrived may still be of before it."""
+        """Checks the received messages; ``since`` is from the time of the request. Messages requested before the answer
+        to a move arrived may still be from before the move."""
         books, watch, name = self.all.books, self._watch, self.made.name
         folded = books.of.get(books.named.get(name, ""))
         if not rows:
             return
         if folded is None and name in self.all.orders.dropped:
-            return  # dropped while it was on its way
+            return  # dropped while it was under way
         watch.hold(folded is not None, f"{self.name} is given messages of a destination that is not durable")
         assert folded is not None
         is_sure = name not in self.all.orders.ordered or (folded.since == since and 0.0 < folded.told_s < asked_s)
@@ -355,8 +356,8 @@ class Consumer(Caller):
         self.all.report.met["a message delivered again"] += any(row["attempt"] > 1 for row in rows)
 
     def _open_before(self, folded: Folded, vlsn: int, here: set[int], asked_s: float) -> int | None:
-        """Finds an earlier message of that key that nobody has acknowledged, and that is not before it in the page. One
-        that was dead is none before the master has it again."""
+        """Finds an earlier unacknowledged message of that key that is not before it in the page. A retried dead message
+        is not one before the master has it again."""
         books, sent = self.all.books, self.all.sent[self.made.name]
         key = books.keys[vlsn]
         if not key:
@@ -370,7 +371,7 @@ class Consumer(Caller):
         return None
 
     def _is_given_up(self, folded: Folded, vlsn: int) -> bool:
-        """Says whether a message has had its last attempt: as consumers were given it, or as the durable log says."""
+        """Says whether a message has had its last attempt, by the deliveries or by the durable log."""
         if folded.tries.get(vlsn, 0) >= self.made.settings["attempts_max"]:
             return True
         return self.all.last[self.made.name].get(vlsn) == self.all.books.again[(folded.dead_letter, vlsn)]

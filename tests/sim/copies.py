@@ -1,8 +1,8 @@
-"""The log of each machine as its node had to write it: taken, synced, rolled back.
+"""The log of each machine as its node had to write it: received, synced, rolled back.
 
 VLSNs contiguous, one content for each (term, first VLSN)      at each block handed to a writer
 blocks that a node calls synced are on its medium              at each sync
-nothing durable is rolled back; if it is, it does not count    at each rollback
+nothing durable is rolled back; if so, its copy is not needed  at each rollback
 a DTVLSN never falls within a process                          whenever it rises
 """
 
@@ -30,16 +30,16 @@ class Copy:
     synced: int = 0
     """The last VLSN that was found on the medium."""
     groups: list[tuple[int, GroupEntry]] = field(default_factory=list)
-    """The members, by the VLSN from which on."""
+    """GROUP entries, each with its VLSN."""
     checked: int = 0
     """The VLSN up to which it was compared with the durable log."""
     process: int = 0
     dtvlsn: int = 0
     replaced: bool = False
-    """A wipe or a restore has made another log of it since."""
+    """True if a wipe or a restore has replaced the log since."""
     given_up_after: int | None = None
-    """The matchpoint of a rollback under way: this node holds nothing past it for anybody.  A later durable end past it
-    comes without this node, which goes on with its rollback, after a restart too."""
+    """The matchpoint of a rollback under way: no majority includes this node's blocks after it.  A later durable end
+    after it is reached without this node, which continues its rollback, after a restart too."""
 
     @property
     def last(self) -> int:
@@ -66,7 +66,7 @@ class Writing:
         self._media[name] = Medium(self._watch.group.machines[name].disk, f"/{name}")
 
     def handed_over(self, node: SimNode) -> None:
-        """Another group is with the writer, of a log that is closing, too."""
+        """Notes that the writer has another group, also of a log that is closing."""
         log, name, watch = node.log, node.name, self._watch
         assert log is not None
         group = log.cycle.group
@@ -74,7 +74,7 @@ class Writing:
             return
         copy, first = watch.copies[name], group.firsts[0]
         self._finish_rollback(name, upto=first - 1)
-        self.rollback_refused(node)  # of one whose caller did not wait for its end
+        self.rollback_refused(node)  # its caller did not wait for its end
         ring = log.view.ring
         position = ring.position_of(Vlsn(first))
         if position is None or (copy.blocks and first != copy.last + 1):
@@ -105,7 +105,7 @@ class Writing:
         copy.unsynced = left
 
     def has_synced(self, node: SimNode) -> None:
-        """All of its log that is not durable yet, as the incarnation that it is."""
+        """Notes that all of its log is synced, for its present incarnation."""
         copy, ledger = self._watch.copies[node.name], self._watch.ledger
         for block in copy.blocks[copy.at(ledger.last + 1) : copy.at(copy.synced + 1)]:
             ledger.has_synced(block, (node.name, node.member.incarnation))
@@ -124,7 +124,7 @@ class Writing:
     # Rollbacks.
 
     def rollback_begins(self, node: SimNode, matchpoint: int) -> None:
-        """Checks that nothing durable goes; blocks that go make nothing durable either from here on.
+        """Checks that nothing durable is rolled back; these blocks make nothing durable from here on, either.
 
         A node whose stored term is below the one in which a block became durable was not needed for that: it may follow
         a master of a lower term and roll its copy back, as in Raft.
@@ -139,7 +139,7 @@ class Writing:
         copy.given_up_after = matchpoint
 
     def rollback_refused(self, node: SimNode) -> None:
-        """Checks that it holds all that it held, unless something of that has gone."""
+        """Checks that the node still has all its blocks, unless some of them are gone."""
         copy, log = self._watch.copies[node.name], node.log
         assert log is not None
         if copy.given_up_after is not None and log.view.allocated >= copy.last:
@@ -150,8 +150,8 @@ class Writing:
         self._finish_rollback(node.name, upto=node.opened().log.view.allocated)
 
     def _finish_rollback(self, name: str, *, upto: int) -> None:
-        """The log ends at ``upto``: the abandoned blocks are gone.  Others may have made some of them durable, without
-        this node."""
+        """Notes that the log ends at ``upto``, without the abandoned blocks.  Others may have made some of them
+        durable, without this node."""
         copy = self._watch.copies[name]
         if copy.given_up_after is not None and upto <= copy.given_up_after:
             self._truncate(name, copy, copy.given_up_after)

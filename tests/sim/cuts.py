@@ -1,10 +1,10 @@
-"""A person who cuts logs: ``vlsnlog truncate`` on the machine of a node that is down, at the end of some block.
+"""An operator who cuts logs: ``vlsnlog truncate`` on the machine of a node that is down, at the end of some block.
 
-It is one of the minority whose disks may lose things, and the cut entries may have been durable.  The node gets them
-back, and until then it neither leads nor votes for less (its vote floor).  The tables of its log without them (small
-state, producers, handles, destinations) are held against the remaining entries, like any node's.
+The node is one of the minority whose disks may lose things, and the cut entries may have been durable.  The node
+receives them again, and until then its vote floor keeps it from leading or voting for less.  The tables of its cut log
+(small state, producers, handles, destinations) are compared with the remaining entries, like any node's.
 
-All draws are from a stream of its own: seeds without such a person play as they did before.
+All draws are from a separate stream, so that seeds without such an operator run as before.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.sim.nemesis import Nemesis
 
 RATE = 0.4
-"""The share of the seeds with such a minority that have such a person."""
+"""The share of the seeds with such a minority that have such an operator."""
 EVERY_S = (2.0, 15.0)
 BLOCKS_MAX = 60
 """Blocks that are cut at most."""
@@ -62,7 +62,7 @@ class Cuts:
         try:
             loss = loss_of(machine.disk, machine.stores, f"/{name}", after)
             self._truncate(name, after)
-        except (BadArgument, Damaged):  # of the list of members, or of a level; or where something is damaged
+        except (BadArgument, Damaged):  # in the list of members or in a level, or damage
             return False
         nemesis.lost = True
         nemesis.report.met["a cut of what was durable"] += loss.durable > 0

@@ -1,13 +1,13 @@
 """Destinations in a simulation: their messages in the durable log, and whether each node's disk still has all of them.
 
-    log      dest/NAME set by a COMMIT; acknowledgements noted by COMMITs      folded here, by a reader of their own
-    wanted   its messages in the durable log that are not acknowledged, and dead ones, which may be tried again
-    disk     every wanted message lies in the node's log, or in pages that count and are synced
+    log      dest/NAME set by a COMMIT; acknowledgements noted by COMMITs      folded here, by a separate reader
+    wanted   its messages in the durable log that are not acknowledged, and dead ones, which may be retried
+    disk     every wanted message is in the node's log, or in valid and synced pages
 
-The last line is the rule of coverage.  It is held whenever a node has removed a segment or a page, every half second,
-and in the end; of each node that follows or leads.  VLSNs that a node knows to have lost (``missing``) another member
-must have.  Consumers (``consumers``) are held against the same table: nothing that is not durable is delivered, nothing
-that was acknowledged durably before it was asked for, and of one key nothing before what is open.
+The last line is the rule of coverage.  It is checked whenever a node has removed a segment or a page, every half second
+and at the end, for each node that follows or leads.  VLSNs that a node knows to have lost (``missing``) must be on
+another member.  Consumers (``consumers``) are compared with the same table. A delivered message is durable, was not
+durably acknowledged before the request, and no earlier message of its key is open.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import asyncio
 import base64
 import json
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 from random import Random
@@ -32,27 +33,27 @@ if TYPE_CHECKING:
     from tests.sim.watch import Watch
 
 RATE = 0.5
-"""The share of the seeds with transactions that have any."""
+"""The share of the seeds with transactions that have destinations."""
 SWEEP_S = 0.5
 SEGMENT_BYTES = 64 << 10
 UNPAGED_RATE = 0.1
-"""The share of these that keep as much as others do."""
+"""The share of these that keep as much log as other seeds."""
 PREFIX = "dest/"
 FOLLOWS = ("MASTER", "REPLICA")
 LATE_S = 20.0
-"""An acknowledgement may be noted so long after it was sent."""
+"""The longest time from the sending of an acknowledgement to its note in the log."""
 UNSAID_S = 65.0
-"""A node's report of messages that it misses may be so late, where its disk hangs, or it stands still."""
+"""The longest time until a node reports missing messages, if its disk hangs or it is suspended."""
 KINDS = frozenset((int(EntryKind.DATA), int(EntryKind.COMMIT)))
 
 
 def are_there(seed: int) -> bool:
-    """Says whether that seed has any. It is drawn apart, so that the other seeds play as they did before."""
+    """Says whether that seed has destinations. This is drawn separately, so that other seeds run as before."""
     return is_of_level_2(seed) and Random(f"destinations/{seed}").random() < RATE
 
 
 def settings_of(seed: int) -> dict[str, Any]:
-    """Draws how much of its log a node keeps: mostly so little that unacknowledged messages go into pages."""
+    """Draws how much of its log a node keeps: mostly so little that unacknowledged messages are paged."""
     rng = Random(f"retention/{seed}")
     if rng.random() < UNPAGED_RATE:
         return {}
@@ -61,7 +62,7 @@ def settings_of(seed: int) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Folded:
-    """One destination as the durable log has it."""
+    """One destination, computed from the durable log."""
 
     uuid: str
     name: str = ""
@@ -69,17 +70,17 @@ class Folded:
     dead_letter: bytes = b""
     begin: int = 1
     since: int = 0
-    """The VLSN of the COMMIT that has set where it begins."""
+    """The VLSN of the COMMIT that has set its beginning."""
     told_s: float = 0.0
-    """When who ordered that heard that it is durable; 0: not yet."""
+    """The time when the sender of that order received its durable answer; 0 before."""
     firsts: dict[str, int] = field(default_factory=dict)
-    """Where the log of each node began as that COMMIT became durable."""
+    """The first VLSN of each node's log when that COMMIT became durable."""
     tries: dict[int, int] = field(default_factory=dict)
     """Deliveries by VLSN, from two on."""
     done: set[int] = field(default_factory=set)
     dead: set[int] = field(default_factory=set)
     floor: int = 0
-    """All up to here are done; those behind it are in ``done``."""
+    """All up to this VLSN are done; later done ones are in ``done``."""
 
     def is_done(self, vlsn: int) -> bool:
         return vlsn <= self.floor or vlsn in self.done
@@ -89,14 +90,14 @@ class Folded:
 
 
 class Destinations:
-    """The books of all destinations of one simulation."""
+    """The record of all destinations of one simulation."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self.on = False
-        """This seed has destinations."""
+        """True if this seed has destinations."""
         self.of: dict[str, Folded] = {}
-        """By uuid, as of the durable end."""
+        """The destinations by uuid, as of the durable end."""
         self.named: dict[str, str] = {}
         """Uuids by name."""
         self.keys: dict[int, bytes] = {}
@@ -105,25 +106,27 @@ class Destinations:
         """Dead letters: VLSN, key, value."""
         self.checks = 0
         self.paged_most = 0
-        """The most messages that any node had in pages alone."""
+        """The most messages that a node had in pages only."""
         self.lacking_most = 0
-        """The most VLSNs that any node said it lacked, and had to fetch."""
+        """The most VLSNs that a node reported as missing, and had to fetch."""
         self.again: Counter[tuple[bytes, int]] = Counter()
-        """How often dead messages were to be tried again, by the key of their letters and VLSN."""
+        """The number of retries of dead messages, by the key of their letters and VLSN."""
         self.again_s: dict[tuple[bytes, int], float] = {}
-        """When that was last durable."""
+        """The time when the last retry was durable."""
         self.begun: Counter[bytes] = Counter()
-        """How often destinations were moved or dropped, by the key of their letters: then messages may die again."""
+        """The number of moves and drops, by the key of the letters, after which messages may die again."""
         self.sent: dict[str, dict[int, float]] = {}
-        """When an acknowledgement was last sent, by destination and VLSN."""
+        """The time when an acknowledgement was last sent, by destination and VLSN."""
         self.drops: set[str] = set()
-        """Destinations of which the master may acknowledge messages by itself."""
+        """Destinations whose messages the master itself may acknowledge."""
         self._firsts: dict[str, tuple[frozenset[str], int]] = {}
         self._wired: set[int] = set()
-        self._unsaid: dict[tuple[str, int], tuple[Any, float]] = {}
-        """By node and ``since``: its open log, and the time from which on it has not said what it lacks."""
+        self._unsaid: dict[tuple[str, int | str], tuple[Any, float]] = {}
+        """By node, and ``since`` or uuid: its open log, and the time from which on it has not said what it lacks."""
+        self._struck: dict[tuple[str, str, int], set[int]] = {}
+        """The VLSNs of each page whose file was lost, or cut short: by node, uuid and number."""
 
-    # What becomes durable.
+    # Durable entries.
 
     def durable(self, data: bytes, header: BlockHeader) -> None:
         """Folds a block that became durable."""
@@ -191,8 +194,8 @@ class Destinations:
             folded.done.discard(folded.floor)
 
     def _asked_for(self, folded: Folded, done: set[int]) -> None:
-        """Checks that some consumer has acknowledged each message that a note calls acknowledged: a message of the
-        destination that was passed over is lost. Messages owed again since an answered move count from then on."""
+        """Checks that some consumer has sent each acknowledgement that a note has, since a skipped message is lost.
+        Messages owed again after an answered move are compared from then on."""
         if folded.name not in self.sent or folded.name in self.drops:
             return
         sent = self.sent[folded.name]
@@ -207,7 +210,7 @@ class Destinations:
         )
 
     def wanted(self, folded: Folded, below: int) -> list[int]:
-        """Lists what is to be kept of it below a VLSN."""
+        """Lists the messages below a VLSN that must be kept."""
         from_ = min([folded.floor + 1, *folded.dead])
         return [
             vlsn
@@ -218,7 +221,7 @@ class Destinations:
     # Disks.
 
     def wire(self, name: str) -> None:
-        """Looks at a disk right after each removal of a segment or a page."""
+        """Checks a disk right after each removal of a segment or a page."""
         disk = self._watch.group.machines[name].disk
         if id(disk) in self._wired:
             return
@@ -233,7 +236,7 @@ class Destinations:
         disk.remove = remove  # type: ignore[method-assign]
 
     async def sweep(self, is_over: Any) -> None:
-        """Looks at every disk again and again."""
+        """Checks every disk again and again."""
         while not is_over():
             await asyncio.sleep(SWEEP_S)
             for name in list(self._watch.group.names):
@@ -241,7 +244,7 @@ class Destinations:
                 self.look_at(name)
 
     def look_at(self, name: str) -> None:
-        """Holds the rule of coverage on one node's disk."""
+        """Checks the rule of coverage on one node's disk."""
         watch = self._watch
         node = watch.group.nodes.get(name)
         if not self.of or node is None or node.log is None or node.state not in FOLLOWS:
@@ -252,7 +255,8 @@ class Destinations:
         for folded in list(self.of.values()):
             wanted = self.wanted(folded, first)
             found = self.pages_of(name, folded.uuid) if wanted else Paged()
-            lacks = self._unexcused(name, folded, found, self._lacking(found, wanted))
+            lacks = self._unmet(name, folded, found, self._lacking(found, wanted))
+            lacks = self._unexcused(name, folded, found, lacks)
             watch.hold(
                 not lacks,
                 f"{name}: VLSNs {lacks[:5]} of destination {folded.name}, not acknowledged, are neither in its log, "
@@ -266,15 +270,36 @@ class Destinations:
     def _unexcused(self, name: str, folded: Folded, found: Paged, lacks: list[int]) -> list[int]:
         """Leaves out what a node's log had lost before there was a destination that wants it, until the node says so:
         it delivers nothing of that destination before."""
-        place, log, now = (name, folded.since), self._watch.group.nodes[name].log, self._watch.group.loop.time()
-        if found.since == folded.since or not lacks:
-            self._unsaid.pop(place, None)
+        if self._must_have_said(name, folded.since, found.since != folded.since and bool(lacks)):
             return lacks
+        return [each for each in lacks if each >= folded.firsts.get(name, 0)]
+
+    def _unmet(self, name: str, folded: Folded, found: Paged, lacks: list[int]) -> list[int]:
+        """Leaves out the messages of pages that were struck while the node was down, until it has put these pages
+        aside: a node whose pages cannot be read for now tries again, and delivers none of them before."""
+        struck = [self._struck.get((name, folded.uuid, number), set()) for number in found.short]
+        excused = set[int]().union(*struck)
+        return lacks if self._must_have_said(name, folded.uuid, bool(excused)) else sorted({*lacks} - excused)
+
+    def _must_have_said(self, name: str, what: int | str, unsaid: bool) -> bool:
+        """Says whether a node's open log has had the time to say ``what`` it lacks, or has no more to say."""
+        place, log, now = (name, what), self._watch.group.nodes[name].log, self._watch.group.loop.time()
+        if not unsaid:
+            self._unsaid.pop(place, None)
+            return True
         since_s = now
         if self._unsaid.get(place, (None, 0.0))[0] is log:
             since_s = self._unsaid[place][1]
         self._unsaid[place] = log, since_s
-        return lacks if now > since_s + UNSAID_S else [each for each in lacks if each >= folded.firsts.get(name, 0)]
+        return now > since_s + UNSAID_S
+
+    def strikes(self, name: str, path: str) -> None:
+        """Notes the messages of a page whose file is about to be lost, or cut short."""
+        uuid, file = path.split("/")[-2:]
+        held = self._paged(name, uuid, lambda each: each == file)
+        blocks = [block_of(data) for data in held.blocks]
+        vlsns = {*held.values, *(vlsn for block in blocks for vlsn in range(block.first, block.last + 1))}
+        self._struck.setdefault((name, uuid, int(file[:9])), set()).update(vlsns)
 
     def _lacking(self, found: Paged, wanted: list[int]) -> list[int]:
         values, ledger = self._watch.values, self._watch.ledger
@@ -295,15 +320,19 @@ class Destinations:
 
     def pages_of(self, name: str, uuid: str) -> Paged:
         """Reads the pages of one node: as its medium has them, and its page table."""
+        return self._paged(name, uuid, lambda _: True)
+
+    def _paged(self, name: str, uuid: str, counts: Callable[[str], bool]) -> Paged:
+        """Reads those pages of which the file ``counts``."""
         machine = self._watch.group.machines[name]
         files = machine.disk.medium(f"/{name}/pages/{uuid}")
         there = {path.rpartition("/")[2] for path in machine.disk.files(f"/{name}/pages/{uuid}")}
         contents = machine.stores.contents.get(f"/{name}/state")
         table = page_table(contents) if contents else {}
-        return paged({each: data for each, data in files.items() if each in there}, table, uuid)
+        return paged({each: data for each, data in files.items() if each in there and counts(each)}, table, uuid)
 
     def first(self, name: str) -> int:
-        """Finds the first VLSN of a node's log, as its files say."""
+        """Finds the first VLSN of a node's log by its files."""
         disk = self._watch.group.machines[name].disk
         paths = frozenset(path for path in disk.files(f"/{name}") if path.endswith(".vlog"))
         known = self._firsts.get(name)
@@ -316,14 +345,14 @@ class Destinations:
     # The end.
 
     def left_page_mode(self, name: str) -> bool:
-        """Says whether a node has no page whose messages are all done with."""
+        """Says whether a node has no page whose messages are all done."""
         return all(not self.pages_of(name, uuid).pages for uuid, folded in self.of.items() if not self.open_of(folded))
 
     def open_of(self, folded: Folded) -> list[int]:
         return self.wanted(folded, self._watch.durable_last + 1)
 
     def check(self) -> None:
-        """Checks in the end: a dead letter for each message given up, once, unless it was tried again since."""
+        """Checks at the end that each dead message has one dead letter, unless it was retried since."""
         told: Counter[tuple[bytes, int]] = Counter()
         for at, key, letter in self.letters:
             where = (key, int(letter["vlsn"]))

@@ -1,7 +1,7 @@
 """Faults of simulated disks: they stop a process, fail, fill, stall, and rot.
 
-*Rot everywhere*: bits flip on every node in turn, but only in durable blocks that enough others can still read: of each
-block less than half of the copies are bad at any time, and one at least is good.
+*Rot everywhere*: bits flip on every node, but only in durable blocks that enough other nodes can read. Of each block
+less than half of the copies are bad at any time, and at least one is good.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ QUICK_DISK_S = (0.0, 0.000_5)
 STALLS_S = ((0.3, 3.0), (3.0, 15.0), (12.0, 60.0))
 """Seconds that a disk hangs."""
 SHORT_STALL_S = 3.0
-"""A stall that is longer strikes a minority at a time."""
+"""A longer stall hits a minority at a time."""
 LEADS_S = 11.0
-"""A master at whose write the disk has been for longer leads no more: 10 s, and one to find out."""
+"""A master leads no longer once one write of its disk has taken 10 s, and 1 s more to notice it."""
 NEAR_BYTES = 12_000
 """Bytes from the end of a log that the next open mostly reads again."""
 Copies = Mapping[str, Mapping[Block, tuple[str, int, int]]]
@@ -89,7 +89,8 @@ class Disks:
         return self._stop_while(name, _rolls_back)
 
     def _stop_while(self, name: str, holds: Callable[[Node], bool]) -> object:
-        """Stops the node at one of the changes that it makes while ``holds``: its first write, its last, the index."""
+        """Stops the node at one of the disk calls that it makes while ``holds``: its first write, its last, the
+        index."""
         left = min(self.rng.randrange(1, 12), self.rng.randrange(1, 12))
         if name not in self.group.nodes:
             return False
@@ -112,7 +113,7 @@ class Disks:
         self.group.machines[name].disk.fail_at(strikes)
 
     def _fail_next(self, name: str, kind: Callable[[Call], str], times: int = 1) -> object:
-        """EIO from the next of these calls on, ``times``; the next start finds the disk well."""
+        """Makes the next ``times`` of these calls fail with EIO; after a restart the disk works."""
         if name not in self.group.nodes:
             return False
 
@@ -126,7 +127,7 @@ class Disks:
         return True
 
     def _fail_start(self, name: str) -> object:
-        """The next start of it fails, at one of the things that it reads; the one after that does not."""
+        """Makes the node's next start fail, at one of its reads; the start after that succeeds."""
         if name not in self.group.nodes:
             return False
         self.nemesis.die(name, power=self.rng.random() < 0.3)
@@ -134,7 +135,7 @@ class Disks:
         return True
 
     def starts(self, name: str) -> None:
-        """A process is about to start there."""
+        """Is called just before a process starts on that machine."""
         if name not in self._fails_at_start:
             return
         self._fails_at_start.discard(name)
@@ -157,7 +158,7 @@ class Disks:
         machine.disk.fail_at(strikes)
 
     def _fail_reads(self, name: str) -> object:
-        """Lets the segments of a node that is up be unreadable for a moment, or every other time."""
+        """Makes the segments of a running node unreadable for a moment, or every other read."""
         until_s, every = self.group.loop.time() + self.rng.uniform(0.1, 3.0), self.rng.random() < 0.5
 
         def reads(call: Call) -> str:
@@ -177,7 +178,7 @@ class Disks:
         self.nemesis.later(self.rng.uniform(1.0, 10.0), lambda: self._takes(name, QUICK_DISK_S))
 
     def _stall_master(self, _: str) -> object:
-        """Stalls the master for so long that it gives its lead up; half the time nothing else strikes before."""
+        """Stalls the master until it gives up its leadership; half the time without another fault before."""
         node = self.group.nodes.get(self.group.master)
         if (
             node is None
@@ -190,7 +191,7 @@ class Disks:
         return True
 
     def _stall(self, name: str, seconds: float = 0.0) -> object:
-        """Hangs a disk: a call is done already or only then; the rest of the machine goes on."""
+        """Hangs a disk: the present call is done already, or only at the end; the rest of the machine works."""
         seconds, now = seconds or self.rng.uniform(*self.rng.choice(STALLS_S)), self.group.loop.time()
         others = [until_s > now for each, until_s in self.stalls().items() if each != name]
         if name not in self.group.nodes or (seconds > SHORT_STALL_S and 2 * (sum(others) + 1) >= len(others) + 1):
@@ -200,19 +201,19 @@ class Disks:
         return True
 
     def stalls(self) -> dict[str, float]:
-        """Returns until when the disk of each member that has a vote hangs, or hung."""
+        """Returns the end of the stall of each member with a vote, present or past."""
         machines = self.group.machines
         listed = [member.name for member in self.nemesis.people.members.members if member.electable]
         return {name: machines[name].disk.stalled_until_s for name in listed if name in machines}
 
     def whole_by(self, began_s: float) -> tuple[float, float]:
-        """Returns when the disks of a majority, and all, hang no more; ``began_s`` at the earliest."""
+        """Returns the times at which the disks of a majority, and all, no longer hang; not before ``began_s``."""
         stalls = sorted(self.stalls().values())
         every = [machine.disk.stalled_until_s for machine in self.group.machines.values()]
         return max(began_s, stalls[len(stalls) // 2]), max(began_s, *every)
 
     def look(self) -> None:
-        """A master whose disk hangs does not lead on."""
+        """Checks that a master whose disk hangs does not lead on."""
         for name, node in self.group.nodes.items():
             if not node.member.is_master() or self.nemesis.stood_still(name):
                 continue
@@ -227,7 +228,7 @@ class Disks:
     def _takes(self, name: str, latency_s: tuple[float, float]) -> None:
         machine = self.group.machines.get(name)
         if machine is None:
-            return  # it was taken away meanwhile
+            return  # it was removed meanwhile
         machine.latency_s = latency_s
         if machine.process is not None:
             machine.process.threads.latency_s = latency_s
@@ -259,11 +260,13 @@ class Disks:
     def _flip_somewhere(self, name: str) -> object:
         """Flips a bit in a durable block of which enough good copies are left."""
         durable = self.group.watch.durable
-        copies = {each: places(self.group.machines[each].disk, f"/{each}") for each in self.group.names}
+        disks = {each: self.group.machines[each].disk for each in self.group.names}
+        copies = {each: places(disk, f"/{each}") for each, disk in disks.items()}
+        had = {each: places(disk, f"/{each}", self.group.watch.flips) for each, disk in disks.items()}
         fit = [
             place
             for block, place in copies[name].items()
-            if durable.get(block.first) == block and _is_safe(block, copies, name)
+            if durable.get(block.first) == block and is_safe(block, copies, had, name)
         ]
         if not fit:
             return False
@@ -274,8 +277,8 @@ class Disks:
         return True
 
     def wipe(self, name: str) -> object:
-        """Another disk in its place: it comes back as an incarnation that nobody lists.  Half the time the master dies
-        with it, so that the rest may miss durable entries."""
+        """Replaces the disk by an empty one: the node comes back as an unlisted incarnation.  Half the time the master
+        dies at once, so that the rest may miss durable entries."""
         if not self.may_be_emptied(name):
             return False
         self.nemesis.die(name, power=False)
@@ -285,8 +288,9 @@ class Disks:
         return True
 
     def may_be_emptied(self, name: str) -> bool:
-        """Says whether its log may go. That of a node that waits to be a member again stays: the others would be a
-        minority of the old list. It stays while another's log is replaced: some blocks may be on these two alone."""
+        """Says whether the node's log may be lost. The log of a node that waits for readmission stays, since the others
+        would be a minority of the old list. It also stays while another log is replaced, since these two may have the
+        only copies of some blocks."""
         copies = self.group.watch.copies
         return self.group.listed(name) and not any(copies[each].replaced for each in self.group.names if each != name)
 
@@ -313,11 +317,15 @@ def _reads_sidecar(call: Call) -> str:
     return "read of a sidecar" if call.name == "read" and call.path.endswith(".vidx") else ""
 
 
-def _is_safe(block: Block, copies: Copies, name: str) -> bool:
-    """Says whether a good copy is left when that of ``name`` is bad. Most of those that have it must be good, too."""
-    others = [copy for each, copy in copies.items() if each != name and copy]
-    bad = sum(block not in copy for copy in others if min(copy).first < block.first < max(copy).first)
-    return any(block in copy for copy in others) and bad < len(others) // 2
+def is_safe(block: Block, copies: Copies, had: Copies, name: str) -> bool:
+    """Says whether a good copy is left when that of ``name`` is bad. Most of those that have it must be good, too;
+    ``had``: the places without any rot, also of blocks at the very beginning or end of a log."""
+    others = {each: copy for each, copy in copies.items() if each != name and copy}
+    bad = sum(
+        block not in copy and (block in had[each] or min(copy).first < block.first < max(copy).first)
+        for each, copy in others.items()
+    )
+    return any(block in copy for copy in others.values()) and bad < len(others) // 2
 
 
 def _rolls_back(node: Node) -> bool:
@@ -325,12 +333,12 @@ def _rolls_back(node: Node) -> bool:
 
 
 def _checkpoints(node: Node) -> bool:
-    """The index is written, then what says so."""
+    """Says whether a checkpoint is between the index and the record of it."""
     return node.log is not None and node.log.care.checkpointer.running
 
 
 def _mends(node: Node) -> bool:
-    """Damage is known, and is being mended: the log open, or not."""
+    """Says whether known damage is being mended, with the log open or not."""
     if node.state == "DAMAGED":
         return True
     return node.open is not None and bool(node.open.mending.damages)

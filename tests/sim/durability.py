@@ -1,12 +1,12 @@
-"""Appends that ask for less than a sync, in a simulation: the promise of each answer, and the fate of the entry.
+"""Appends that request less than a sync, in a simulation: the promise of each answer, and the fate of the entry.
 
-    append, with a random durability ─► durable: acknowledged, as any
+    append, with a random durability ─► durable: acknowledged, like any append
                                      └► early ─► durable at its VLSN: kept
-                                              └► another entry is, or none: lost, which takes a loss that it names
+                                              └► another entry there, or none: lost, which needs a loss that it allows
 
-An early answer of `write_no_sync` outlives processes, one of `no_sync` does not.  An end of a process for its disk, and
-a restore, take unsynced entries along as a loss of power does.  Held in seeds whose disks keep synced bytes, for acks
-that a majority stands for; everything else that holds of an append holds of these in every seed.
+An entry with an early answer of `write_no_sync` survives a process, one of `no_sync` does not.  A process that ends for
+its disk, and a restore, lose unsynced entries like a power cut.  This is checked in seeds whose disks keep synced
+bytes, for acks of a majority; all other invariants of appends are checked for these in every seed.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from tests.sim.clients import Clients
 
 RATE, OF_THE_GROUP = 0.4, 0.3
-"""The share of the seeds of level 2 that have any, and of these the share in which the group itself asks for less."""
+"""The share of the seeds of level 2 with such clients, and of these the share in which the group's setting is lower."""
 CLIENTS = 4
 LEVELS = ("sync", "write_no_sync", "no_sync")
 SETTINGS = ("write_no_sync", "no_sync", "sync,no_sync", "no_sync,sync", "sync")
 SYNC_INTERVALS_S = (0.1, 0.1, 2.0)
-"""As nodes have it, or so long that faults meet what is not synced."""
+"""The nodes' usual interval, or one so long that faults hit unsynced entries."""
 PAUSE_S, BURST = 0.5, 4
 PERSON_S = 6.0
 EARLY = "an append answered before its sync"
 
 
 def are_there(seed: int) -> bool:
-    """Says whether that seed has any. It is drawn apart, so that the other seeds play as they did before."""
+    """Says whether that seed has such clients. This is drawn separately, so that other seeds run as before."""
     return is_of_level_2(seed) and Random(f"durability/{seed}").random() < RATE
 
 
@@ -46,7 +46,7 @@ def is_the_groups(seed: int) -> bool:
 
 
 class DurabilityClient:
-    """Sends some appends at once, and holds the promises of their answers against the durable log later."""
+    """Sends some appends at once, and later compares the promises of their answers with the durable log."""
 
     def __init__(self, clients: Clients, number: int, *, by_setting: bool) -> None:
         self._clients, self._group, self._report = clients, clients.group, clients.report
@@ -54,7 +54,7 @@ class DurabilityClient:
         self._number, self._count = number, 0
         self._by_setting = by_setting
         self._early: list[tuple[float, int, bytes, bool]] = []
-        """When it was sent, its VLSN and value, and whether a process may take it along."""
+        """Time of sending, VLSN, value, and whether the end of a process may lose it."""
 
     async def run(self) -> None:
         rng = self._rng
@@ -86,7 +86,7 @@ class DurabilityClient:
             clients.refused.add(value)
 
     def settle(self, *, over: bool = False) -> None:
-        """Looks at those whose VLSN is durable by now; when it is ``over``, at all."""
+        """Checks the answers whose VLSN is durable by now; with ``over``, all of them."""
         watch, left = self._group.watch, []
         for began, vlsn, value, in_memory in self._early:
             if vlsn > watch.durable_last and not over:

@@ -1,4 +1,4 @@
-"""The nodes of a simulation: the product's own, and what they tell the watch.  Nothing in them is changed."""
+"""The nodes of a simulation: the product's own, unchanged, and their reports to the watch."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ TOLD = (
     *("peer.silent", "feed.start", "feed.end", "scrub.unreadable", "restore.provides", "hold.dropped"),
     *("cdc.starts", "cdc.mode"),
 )
-"""Events that would fill a transcript and say little."""
+"""Events that are left out of a transcript, since they would fill it."""
 
 
 class SimPeers(NodePeers):
-    """The peers that a node under watch asks."""
+    """The peers of a watched node."""
 
     def __init__(self, node: SimNode) -> None:
         leads = partial(lead_of, node.member)
@@ -48,7 +48,7 @@ class SimPeers(NodePeers):
 
 
 class SimNode(Node):
-    """A node that is looked at."""
+    """A watched node."""
 
     group_of: SimGroup
 
@@ -94,7 +94,7 @@ class SimNode(Node):
 
 
 def before(part: object, call: str, *told: Callable[..., object]) -> None:
-    """Reports each ``call`` of ``part`` to each of ``told`` before it is made."""
+    """Calls each of ``told`` before each ``call`` of ``part``."""
     plain = getattr(part, call)
 
     def watched(*args: Any) -> Any:
@@ -106,13 +106,12 @@ def before(part: object, call: str, *told: Callable[..., object]) -> None:
 
 
 def instead(part: object, call: str, made: Callable[..., object]) -> None:
-    """``made`` is called in the place of ``call``."""
+    """Replaces ``call`` by ``made``."""
     setattr(part, call, made)
 
 
 class SimGroup(Group):
-    """A group whose nodes are watched.  A node that ends itself, as after a second failure of its disk, is a process
-    that is gone."""
+    """A group of watched nodes.  If a node ends itself, as after a second failure of its disk, its process is gone."""
 
     def __init__(self, seed: int, size: int, say: Callable[[str], None], **settings: Any) -> None:
         super().__init__(seed, size, **settings)
@@ -144,20 +143,20 @@ class SimGroup(Group):
         return SimChildren(name, self)
 
     def wire(self, name: str) -> None:
-        """Wires the watch to a machine of that name, or to another disk in it."""
+        """Connects the watch to a machine of that name, or to its new disk."""
         disk = self.machines[name].disk
         disk.on_synced = partial(self._synced, name)
         disk.on_stop = lambda: self.on_stop(name)
         self.watch.look_at(name)
 
     def put_back(self, name: str, image: Image) -> None:
-        """The disk of that machine, where no process is, becomes what it was."""
+        """Replaces the disk of a machine without a process by an older image."""
         self.machines[name].put_back(image)
         self.wire(name)
         self.watch.replaced(name)
 
     def joins(self, name: str, machine: Machine | None) -> None:
-        """One more machine: ``machine``, or a new one."""
+        """Adds one more machine: ``machine``, or a new one."""
         if machine is None:
             self.machine(name)
         else:
@@ -166,7 +165,7 @@ class SimGroup(Group):
         self.wire(name)
 
     def leaves(self, name: str) -> Machine:
-        """Its machine, which is none of the group's any more; no process is on it."""
+        """Removes and returns a machine, on which no process runs."""
         self.names.remove(name)
         self.net.forget(name)
         return self.machines.pop(name)
@@ -190,7 +189,7 @@ class SimGroup(Group):
         self.on_event(node.name, name, fields)
 
     def listed(self, name: str) -> bool:
-        """Says whether the node that runs there is a member, as far as its own log says."""
+        """Says whether the running node is a member by its own log."""
         node = self.nodes.get(name)
         if node is None or node.log is None or node.log.view.history.group is None:
             return False
@@ -198,7 +197,7 @@ class SimGroup(Group):
         return any((member.name, member.incarnation) == own for member in node.log.view.history.group.members)
 
     def happened_first(self, name: str, event: str) -> None:
-        """Notes what the watch saw, not the node."""
+        """Notes an event that the watch saw, not the node."""
         self.on_event(name, event, {})
 
 

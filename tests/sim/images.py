@@ -1,10 +1,10 @@
-"""Disks, node files and stores of a minority that are lost, or come back older, or with a flipped bit.
+"""Disks, node files and stores of a minority that are lost, or replaced by older or damaged ones.
 
-An old image of a disk, or of a node file, is found out by running members with promises that it has forgotten
-(docs/crash-safety.md); a node that starts meanwhile has none.  So an image comes back only while some other running
-node with a log has received such a promise, by the simulation's own ``books``.  A node without it ends, or stays and
-answers, too: then the answer of a node with it counts, if it has arrived.  Until the node has asked, no other is
-started.  When no node with the promise is left, the image is put back empty, as a person would do.
+Running members recognise an old image of a disk, or of a node file, if they have promises that it has forgotten
+(docs/crash-safety.md); a node that starts meanwhile has none.  So an image comes back only while another running node
+with a log has received such a promise, by the simulation's own ``books``.  A node without it ends, or stays and answers
+too; then the answer of a node with the promise decides, if it has arrived.  No other node starts until the returning
+node has asked.  If no node with the promise is left, the disk is emptied, as an operator would do.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     from tests.sim.nemesis import Nemesis, Table
 
 IMAGE_RATE = 0.4
-"""The rate at which an image is made, of each strike."""
+"""The share of strikes at which an image is made."""
 LOOK_S = 0.05
 TAILS = ("vote", "rollback")
 """Events of a node at which its log may end in blocks that the next master does not have."""
 TAIL_RATE, TAIL_S = 0.3, (0.05, 3.0)
 UNMATCHED_RATE, UNMATCHED_S = 0.7, 6.0
-"""The rate at which the image made before a rollback comes back, and how long that is waited for. It comes as soon as
-some node has a promise that it misses, while it is longer than the log that its node has acknowledged instead."""
+"""The rate at which the image made before a rollback comes back, and the longest wait for it. It comes back once some
+node has a promise that it misses, while it is longer than the log that its node has acknowledged instead."""
 STEPPED_DOWN_RATE = 0.6
 ASKED_S = 0.01
 LEADS_S, ALONE_S = 1.0, (2.0, 4.0)
 IGNORANT_RATE = 0.4
 """The rate at which nodes without such a promise answer, too."""
 IMAGES_MAX = 3
-"""The images kept of one node: the last ones."""
+"""The number of images kept for each node: the last ones."""
 
 
 class Found(NamedTuple):
@@ -50,7 +50,7 @@ class Found(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """An image, and what rot had struck in it."""
+    """An image, and its rotten bytes."""
 
     image: Image
     flips: dict[str, dict[int, int]]
@@ -61,26 +61,26 @@ class Images:
         self.nemesis = nemesis
         self.group, self.rng = nemesis.group, nemesis.rng
         self.returning = ""
-        """The node that comes back older, and has not asked yet who it may be."""
+        """The node with an older image that has not asked for its identity yet."""
         self._turn = 0
-        """The number that have come back so far."""
+        """The number of images that have come back so far."""
         self._was = 0
-        """The incarnation that it had."""
+        """The former incarnation of that node."""
         self._came: Found | None = None
-        """Its node file and its blocks, as they came back."""
+        """The node file and the blocks of the image that came back."""
         self._know: set[tuple[str, int]] = set()
         """Name and process of each node with a promise that it has forgotten."""
         self._others_answer = False
-        """Some who have not are up, too."""
+        """True if nodes without that promise run, too."""
         self._told_s: dict[int, float] = {}
-        """The time of the first answer of one who knows, by process that asked."""
+        """The time of the first answer of a node with the promise, by the process that asked."""
         self._was_slow = False
-        """Messages may have overtaken one another by far meanwhile."""
+        """True if messages may have overtaken one another by far meanwhile."""
         self._images: dict[str, list[Kept]] = {}
         self.begin_anew()
 
     def table(self) -> Table:
-        """Lists the kinds of strikes on a minority."""
+        """Lists the kinds of faults for a minority."""
         return {
             "alone with clients": (3.0, self._alone),
             "old disk": (3.0, self._old_disk),
@@ -101,17 +101,17 @@ class Images:
     # Images.
 
     def begin_anew(self) -> None:
-        """Begins anew, with the images of those who may lose things from here on."""
+        """Begins anew, with images of the nodes that may lose things from here on."""
         self._images = {name: [] for name in self.nemesis.victims}
 
     def look(self) -> None:
-        """Makes an image of a node that is up, now and then. It is a copy of the synced bytes, and of some others."""
+        """Makes an image of a running node, now and then: the synced bytes, and some of the others."""
         for name in self._images:
             if self.rng.random() < IMAGE_RATE:
                 self._look_at(name)
 
     def heard(self, name: str, event: str) -> None:
-        """Makes an image of a disk whose log may end in blocks that a new master does not have. It comes back soon."""
+        """Makes an image of a disk whose log may end in blocks that a new master does not have; it comes back soon."""
         if event == "steps_down":
             self.nemesis.later(ASKED_S, lambda: self._known_to_alone(name))
         if event not in TAILS or name not in self._images:
@@ -136,7 +136,7 @@ class Images:
             self.nemesis.later(ASKED_S, lambda: self._once_heard_of(name, kept, found, left_s - ASKED_S))
 
     def _known_to_alone(self, master: str) -> None:
-        """Asks the former master alone, which has a promise that some node's newest image has forgotten."""
+        """Lets only the former master answer, if it has a promise that some node's newest image has forgotten."""
         for name, images in self._images.items():
             if images and name != master and master in self.group.nodes and self.rng.random() < STEPPED_DOWN_RATE:
                 kept = images[-1]
@@ -144,8 +144,8 @@ class Images:
                 self.nemesis.strike("old disk, of who led to tell", name, strike)
 
     def _alone(self, name: str) -> object:
-        """Cuts a master off from all but clients, to log what is rolled back when it meets the next one. That one has
-        but its first block. A replica is handed the lead before."""
+        """Cuts a master off from all but clients, so that it logs entries that are rolled back when it meets the next
+        master, which has only its first block. Before that a replica receives the leadership."""
         node = self.group.nodes.get(name)
         if node is None or node.state not in ("MASTER", "REPLICA"):
             return False
@@ -181,7 +181,7 @@ class Images:
         return self.rng.choice(images) if images else None
 
     def _in(self, name: str, kept: Kept) -> Found | None:
-        """Its node file and its blocks."""
+        """Returns the image's node file and blocks."""
         record = record_in(kept.image, name)
         if record is None:
             return None
@@ -208,10 +208,10 @@ class Images:
     def _comes_back(
         self, name: str, record: NodeRecord, blocks: Collection[Block], *, surely: bool = False, only: str = ""
     ) -> bool:
-        """Its process ends; as soon as it is back, with that, it is asked after.  False when nobody is up who could
-        know it better.  ``surely``: also where not all do; ``only``: nobody else is up then."""
+        """Ends the process and replaces its disk by the image; the node then asks the members.  False if no running
+        node could recognise it.  With ``surely`` others may lack the promise; with ``only`` no other node runs then."""
         if name not in self.nemesis.victims:
-            return False  # its image was made while others than now could lose things
+            return False  # its image was made while another minority could lose things
         if (
             self.returning
             or not self.group.listed(name)
@@ -235,7 +235,7 @@ class Images:
         self._others_answer = may_answer and self.rng.random() < IGNORANT_RATE
         for each in list(
             self.group.nodes
-        ):  # whose log is being restored, too: it has heard of nothing, and will answer
+        ):  # also a node whose log is being restored: it has no promise, and will answer
             if each not in (name, *know) and not self._others_answer:
                 self.nemesis.die(each, power=False)
         self._was = self.group.nodes[name].member.incarnation
@@ -249,7 +249,7 @@ class Images:
         return True
 
     def answered(self, speaker: str, listener: str) -> None:
-        """A hello of ``listener`` was answered."""
+        """Notes that a hello of ``listener`` was answered."""
         if listener != self.returning:
             return
         node, asker = self.group.nodes.get(speaker), self.group.nodes.get(listener)
@@ -257,7 +257,7 @@ class Images:
             self._told_s.setdefault(asker.member.process, self.group.loop.time())
 
     def recognised(self, name: str) -> None:
-        """Notes that it has asked, and is the same incarnation, or another."""
+        """Notes that the node has asked, and has kept its incarnation, or has another."""
         node = self.group.nodes.get(name)
         if name != self.returning or node is None:
             return
@@ -271,7 +271,7 @@ class Images:
 
     def _is_older_still(self, name: str) -> bool:
         """Says whether promised blocks or votes are still missing. A damaged image is restored before it has asked: its
-        acknowledged blocks are there again, or of a term that a majority has passed. Its votes are not."""
+        acknowledged blocks are back, or of a term that a majority has passed. Its votes are not back."""
         assert self._came is not None
         record, came = self._came
         has = self.group.watch.copies[name].blocks
@@ -281,7 +281,7 @@ class Images:
         return any(each.forgotten(record, has, end=_end_of(has) if restored else (0, 0)) for each in promised)
 
     def _is_slow(self, name: str) -> bool:
-        """Messages to or from it may overtake one another by far."""
+        """Says whether messages to or from the node may overtake one another by far."""
         net = self.group.net
         return any(name in way for links in (net.delays_s, net.bytes_per_s) for way in links)
 
@@ -298,16 +298,16 @@ class Images:
             self.nemesis.later(LOOK_S, lambda: self._look_again(turn))
 
     def _may_tell(self, name: str) -> bool:
-        """Says whether another member is up with a log. A node that waits to be listed has received no promises.  One
-        that was cut off as it logged a list without this node answers "not listed" alone, until that is rolled back."""
+        """Says whether another member runs with a log. A node that waits to be listed has received no promises.  A node
+        cut off as it logged a list without this one answers only "not listed", until that list is rolled back."""
         _, durable = self.group.watch.groups[-1]
         members = {member.name for member in durable.members} - {name}
         up = [node for each, node in self.group.nodes.items() if each in members and node.state != "RESTORING"]
         return any(node.log is None or _lists(node, name) for node in up)
 
     def _waits_for_a_person(self, name: str) -> bool:
-        """Says whether its log stays damaged though all is well: it does not ask for its identity, while nodes without
-        a promise of it stay away until it has."""
+        """Says whether its log stays damaged although all faults have ended: it does not ask for its identity, and
+        nodes without its promises stay down until it has."""
         node = self.group.nodes.get(name)
         return not self.nemesis.active and node is not None and node.state == "DAMAGED"
 
@@ -374,7 +374,7 @@ class Images:
         return True
 
     def _flip_store(self, name: str, store: str) -> object:
-        """Half the time it is read at once, by the next start."""
+        """Flips a bit in a store; half the time the next start reads it at once."""
         contents = self._contents(name, store)
         if contents is None or not contents.keys:
             return False
@@ -385,7 +385,7 @@ class Images:
         return True
 
     def _unreadable(self, name: str, store: str) -> object:
-        """A flipped bit in the store's own pages."""
+        """Flips a bit in the store's own pages."""
         if self._contents(name, store) is None:
             return False
         self.nemesis.die(name, power=False)
@@ -403,7 +403,7 @@ def _end_of(blocks: Collection[Block]) -> tuple[int, int]:
 
 
 def record_in(image: Image, name: str) -> NodeRecord | None:
-    """Returns the newest that its node file holds."""
+    """Returns the newest record in the image's node file."""
     path = f"/{name}/node.id"
     data = image.disk.content(path) if path in image.disk.files(f"/{name}") else b""
     return newest_record(data)

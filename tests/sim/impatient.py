@@ -1,19 +1,19 @@
-"""Impatient clients of the library: they cancel calls at any moment, and ask again; abort; fail in a consumer's loop.
+"""Impatient clients of the library: they cancel calls at any moment and repeat them, abort, and fail in loops.
 
-    txn.append       cancelled or refused: is made again, or left out
-    txn.commit       cancelled, out of time, with an abort beside it: is asked again, or aborted, or let go of
+    txn.append       cancelled or refused: is repeated, or left out
+    txn.commit       cancelled, out of time, or with an abort at once: is repeated, aborted, or abandoned
     submit           cancelled: the same submission again, until it is acknowledged
-    consumer.commit  cancelled: asked again at once; the loop goes on with its next entry
-    a loop's body    fails before or behind ``commit_position``, and the loop goes on; or it rewinds
+    consumer.commit  cancelled: repeated at once; the loop continues with its next entry
+    a loop's body    fails before or after ``commit_position``, and the loop continues; or it rewinds
 
-The answers of each are held against the nodes' logs.  Three faults have names:
+The answers of each are compared with the nodes' logs.  Three faults have names:
 
 * *Doubled*: an entry of one call or one transaction is logged twice.
-* *Lost*: an acknowledged entry is not there; a finished read misses an entry that this client knows to be durable; a
+* *Lost*: an acknowledged entry is missing; a finished read misses an entry that this client knows to be durable; a
   consumer's position has passed an entry that was not handled.
-* *Lied*: an abort returned, or an error said that nothing was logged, and the entry is there.
+* *Lied*: an abort returned, or an error said that nothing was logged, but the entry is in the log.
 
-All draws are from streams of their own: other clients, and seeds without these, play as they did before.
+All draws are from separate streams, so that other clients, and seeds without these, run as before.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tests.sim.watch import Watch
 
 RATE = 0.5
-"""The share of the seeds that have any."""
+"""The share of the seeds with such clients."""
 TRANSACTORS, WORKERS = 2, 2
 READERS = ("audit", "billing")
 """The consumers without transactions, each with one worker."""
@@ -53,11 +53,11 @@ VALUES_MAX = 4
 CANCELS = 0.4
 """The share of calls that are cancelled before they are done."""
 STEPS_MAX, CANCELS_S = 60, (0.001, 0.01, 0.1, 1.0)
-"""A cancel comes within so many turns of the loop, or after so many seconds."""
+"""A cancel comes after at most so many turns of the loop, or after one of these numbers of seconds."""
 PAUSES_S = (0.0, 0.01, 0.1, 0.5, 2.0)
 AGAIN_MAX = 6
 OTHERS_MAX = 12
-"""Transactions that may be made before a commit is asked again: more than the log remembers, in some seeds."""
+"""The most transactions made before a commit is repeated: more than the log remembers, in some seeds."""
 FAILS = 0.3
 """The share of a loop's bodies that fail."""
 LOOP_S, READ_S = 6.0, 20.0
@@ -74,7 +74,7 @@ class OnPurpose(Exception):
 
 
 class Impatient:
-    """The calls of all of them: calls that may be cancelled, and reads of their acknowledged entries."""
+    """The calls of all these clients: calls that may be cancelled, and reads of their acknowledged entries."""
 
     def __init__(self, clients: Clients, name: str) -> None:
         self._clients, self._group, self._report = clients, clients.group, clients.report
@@ -93,10 +93,10 @@ class Impatient:
         return log
 
     async def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Returns what a call gives, the error that it raises, or ``CANCELLED``."""
+        """Returns the result of a call, the error that it raises, or ``CANCELLED``."""
         self._report.operations += 1
         task = asyncio.ensure_future(work)
-        task.add_done_callback(failure_of)  # where the caller is cancelled, too
+        task.add_done_callback(failure_of)  # also if the caller is cancelled
         try:
             await self._over(task)
         finally:
@@ -124,7 +124,7 @@ class Impatient:
         await asyncio.sleep(self._rng.choice(PAUSES_S))
 
     async def _shows(self, log: Client, first: int, last: int) -> None:
-        """Reads the entries that this client knows to be durable: a read that comes to its end has all of them."""
+        """Reads the entries that this client knows to be durable: a read that reaches its end must have all of them."""
         found: set[int] = set()
         try:
             async with asyncio.timeout(READ_S):
@@ -159,7 +159,7 @@ class Impatient:
         self._clients.refused.update(sent.values)
 
     async def _end(self, log: Client, txn: Transaction, sent: Sent) -> bool:
-        """Commits, however often it takes, unless it is aborted or let go of. Says whether it is known to be logged."""
+        """Commits until it has an answer, unless it aborts or abandons it. Says whether it is known to be logged."""
         rng, met = self._rng, self._report.met
         sent.nowhere = ""
         for asked in range(AGAIN_MAX):
@@ -204,7 +204,7 @@ class Impatient:
         return None
 
     async def _others(self, log: Client) -> None:
-        """Makes other transactions, so that the log may forget the one before."""
+        """Makes other transactions, so that the log may forget the earlier one."""
 
 
 class Transactor(Impatient):
@@ -241,7 +241,7 @@ class Transactor(Impatient):
         await self._end(log, txn, sent)
 
     async def _added(self, txn: Transaction, value: bytes, sent: Sent) -> bool:
-        """Appends, however often it takes. Calls that raised are not in it."""
+        """Appends until a call succeeds. Calls that raised are not in the transaction."""
         for asked in range(AGAIN_MAX):
             outcome = await self._call(txn.append(value, key=b"k"))
             if outcome is None:
@@ -273,7 +273,7 @@ class Transactor(Impatient):
 
 
 class Submitter(Impatient):
-    """Submissions of a producer that names them itself."""
+    """Submissions of a producer that numbers them itself."""
 
     def __init__(self, clients: Clients) -> None:
         super().__init__(clients, "is")
@@ -312,7 +312,7 @@ class Submitter(Impatient):
 
 
 class Loop(Impatient):
-    """A client that reads by a consumer; its loop goes on behind a body that fails."""
+    """A client that reads by a consumer; its loop continues after a body that fails."""
 
     consumer_name: str
 
@@ -347,7 +347,7 @@ class Loop(Impatient):
         raise NotImplementedError
 
     async def _passes(self, log: Client, first: int) -> None:
-        """Goes on behind what was cleaned away before it was read."""
+        """Continues after entries that were cleaned before they were read."""
         try:
             placed = await log.positions.get(self.consumer_name)
             if placed is not None and placed.next < first:
@@ -363,7 +363,7 @@ class Loop(Impatient):
 
 
 class Worker(Loop):
-    """One of some workers of one consumer: an output for each entry, in a transaction with the position behind it."""
+    """One of several workers of one consumer: an output for each entry, in a transaction with the next position."""
 
     consumer_name = BY_LIBRARY.consumer
 
@@ -384,7 +384,7 @@ class Worker(Loop):
             await txn.commit_position(consumer)
             self._may_fail()
         except OnPurpose:
-            await txn.abort()  # as leaving its block does; the loop goes on
+            await txn.abort()  # as at the end of its block; the loop continues
             self._report.met["an error caught in a consumer's loop"] += 1
         else:
             self._report.met["a position committed by an impatient client"] += await self._end(log, txn, sent)
@@ -395,7 +395,7 @@ class Worker(Loop):
 
 
 class Reader(Loop):
-    """The only worker of a consumer, which notes what it has handled, and commits now and then."""
+    """The only worker of a consumer, which notes the entries that it has handled, and commits now and then."""
 
     def __init__(self, clients: Clients, consumer: str) -> None:
         super().__init__(clients, f"ir-{consumer}")
@@ -417,7 +417,7 @@ class Reader(Loop):
                     break
 
     def check(self) -> None:
-        """Checks in the end that it has handled every entry below its position."""
+        """Checks at the end that it has handled every entry below its position."""
         ends, passed = next_of(self._watch, self.consumer_name), self._books.passed(self.consumer_name)
         wanted = {vlsn for vlsn, value in self._watch.values.items() if vlsn < ends and not value.startswith(MADE)}
         lacking = sorted(wanted - self.handled - passed)
@@ -426,7 +426,7 @@ class Reader(Loop):
 
 
 class ImpatientClients:
-    """All of them."""
+    """All impatient clients."""
 
     def __init__(self, clients: Clients) -> None:
         self.readers = [Reader(clients, name) for name in READERS]

@@ -1,9 +1,9 @@
-"""Everything that was ever called durable, and the media that held it then.
+"""Everything that was ever called durable, and the media that had it then.
 
 * one content for each (term, first VLSN)
 * a durable block is on the media of a majority of the members that the log lists
-* a master makes nothing durable but through its own term (Raft §5.4.2)
-* equal prefixes up to the common DTVLSN: there is one list of durable blocks
+* a master makes entries durable only through its own term (Raft §5.4.2)
+* equal prefixes up to the common DTVLSN, since there is one list of durable blocks
 * a value is in the log once
 """
 
@@ -34,7 +34,7 @@ class Ledger:
         self.last_in: dict[int, Block] = {}
         """The last block that became durable in each term."""
         self.made_in: dict[int, int] = {}
-        """The term of the master that called it durable as the first, by first VLSN."""
+        """The term of the first master that called the block durable, by first VLSN."""
         self.values: dict[int, bytes] = {}
         """The values of DATA entries by VLSN."""
         self.entries: dict[int, Entry] = {}
@@ -42,13 +42,13 @@ class Ledger:
         """The VLSNs of DATA entries."""
         self.places: dict[bytes, int] = {}
         self.groups: list[tuple[int, GroupEntry]] = []
-        """Durable, by VLSN."""
+        """Durable GROUP entries, by VLSN."""
         self.groups_in: dict[tuple[int, int], list[tuple[int, GroupEntry]]] = {}
         """The GROUP entries in a block, by its term and first VLSN."""
         self.holders: dict[tuple[int, int], set[tuple[str, int]]] = {}
-        """Name and incarnation of each node that has synced it."""
+        """Name and incarnation of each node that has synced a block, by the block's name."""
         self.first_of = ""
-        """The node that called a block durable as the first, in its present lead."""
+        """The first node that called a block durable, in its present term as master."""
         self._contents: dict[tuple[int, int], int] = {}
         self._bytes: dict[tuple[int, int], bytes] = {}
 
@@ -68,7 +68,7 @@ class Ledger:
             raise self._watch.violated(f"{name}: two contents of {block}")
 
     def one_content_as_noted(self, name: str, block: Block) -> None:
-        """Notes a block that was read, and that perhaps nobody here has ever written."""
+        """Notes a block that was read, and perhaps never written by a node of this simulation."""
         if (block.term, block.first) in self._contents:
             self.one_content(name, block)
 
@@ -131,7 +131,7 @@ class Ledger:
             self.values[entry.vlsn], self.entries[entry.vlsn] = entry.value, entry
             self.vlsns.append(entry.vlsn)
             if (entry.key or b"").startswith(b"dead-"):
-                continue  # two letters of one message that was tried again are equal: its destination counts them
+                continue  # two letters of one retried message are equal: its destination counts them
             before = self.places.setdefault(entry.value, entry.vlsn)
             if before != entry.vlsn:
                 raise watch.violated(
@@ -147,8 +147,8 @@ class Ledger:
             raise self._watch.violated(f"{node.name} calls {block} durable by copies alone; it leads term {term}")
 
     def who_counts(self, copy: Copy) -> tuple[set[tuple[str, int]], int]:
-        """Returns the members that may make a block durable, as that log says, and of how many they must be more than
-        half. It gives name and incarnation. A name counts for neither incarnation until its passing is durable."""
+        """Returns names and incarnations of the members that may make a block durable by that log, and of how many they
+        must be more than half. A name counts for neither incarnation until its passing is durable."""
         at, newest = copy.groups[-1]
         listed = {member.name: member.incarnation for member in newest.members if member.electable}
         who = {(name, int(incarnation, 16)) for name, incarnation in listed.items()}

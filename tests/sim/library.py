@@ -1,7 +1,7 @@
 """The client library in a simulation: ``repl.connect`` over ``WS /v1/produce``, several appends under way at once.
 
-Every append stands in the log at most once, those that were acknowledged in the order of the calls; a failed one that
-is safe to send again is nowhere.  One of the two clients is exactly-once, the other one plain.
+Every append is in the log at most once, acknowledged ones in the order of the calls; a failed one that is safe to
+repeat is absent.  One of the two clients is exactly-once, the other one plain.
 
 The library draws its names from the seed, and its pauses from Python's own generator, which the seed sets too.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.sim.clients import Clients
 
 RATE = 0.5
-"""The share of the seeds that have two."""
+"""The share of the seeds with two such clients."""
 UNDER_WAY_MAX = 4
 TIMEOUT_S = 4.0
 PAUSES_S = (0.0, 0.05, 0.4, 1.0, 2.0)
@@ -43,7 +43,7 @@ FEW_RATE = 0.3
 
 @contextmanager
 def few_producers(seed: int) -> Iterator[bool]:
-    """The log forgets whom it has not heard of for long, in some seeds."""
+    """Lets the log forget producers that were silent for long, in some seeds."""
     few = Random(f"few/{seed}").random() < FEW_RATE
     limits, handles = vlsn.state.producers.ProducerLimits, vlsn.state.handles.REMEMBERED
     if few:
@@ -58,7 +58,7 @@ def few_producers(seed: int) -> Iterator[bool]:
 
 @contextmanager
 def seeded_names(seed: int) -> Iterator[None]:
-    """Clients draw the names of producers, handles and workers from the seed: their bytes are in the log."""
+    """Makes clients draw the names of producers, handles and workers from the seed, since the log has their bytes."""
     names = SeededRandom(f"names/{seed}")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("repl.client.client.SystemRandom", lambda: names)
@@ -72,7 +72,7 @@ class LibraryClient:
         self._rng = Random(f"{self._name}/{clients.report.seed}")
         self._exactly_once = number % 2 == 0
         self._told: list[int] = []
-        """Places in the log by number of the call, 0 where that was never acknowledged."""
+        """VLSNs by the number of the call, 0 if it was never acknowledged."""
 
     async def run(self) -> None:
         urls = ",".join(self._group.url(name) for name in self._group.names)

@@ -1,6 +1,7 @@
-"""Transactions of the client library in a simulation: small ones go out in one message, larger ones are staged.
+"""Transactions of the client library in a simulation: small ones are sent in one message, larger ones are staged.
 
-A commit of unknown outcome is called again, which is the same one.  One that raises as safe to run again is nowhere.
+A commit of unknown outcome is called again: it is the same commit.  If the error says that a retry is safe, the
+transaction is absent.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 CLIENTS = 2
 KEPT_BYTES_MAX = 3000
-"""The bytes above which a transaction is staged, instead of 1 MiB: no block here is so large."""
+"""The bytes above which a transaction is staged, instead of 1 MiB, since no block here is so large."""
 VALUES_MAX = 6
 ABORTS = 0.1
 AGAIN = 4
@@ -34,7 +35,7 @@ TIMEOUT_S = 4.0
 
 
 class OnPurpose(Exception):
-    """Leaves a transaction's block."""
+    """Raised to leave a transaction's block."""
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""A log as the bytes of its disk say, by offsets alone: to compare a node with.
+"""Reads a log from the bytes of its disk, by offsets only, to compare a node with it.
 
-It shares no code with the product but the checksum and the names of files; the few fields that it reads are those
-of ``docs/format.md``.
+It shares only the checksum and the names of files with the product; the few fields that it reads are those of
+``docs/format.md``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vlsn.format.checksum import crc
 from vlsn.format.segment import segment_name
 
 Flips = Mapping[str, Mapping[int, int]]
-"""The byte that rot struck, as it was, by path and offset."""
+"""The former value of each byte that rot changed, by path and offset."""
 FIRST_FRAME = 4096
 MAGIC = b"\x4c\x56"
 FRAME_BYTES = 24
@@ -32,7 +32,7 @@ _DTVLSN = struct.Struct("<24xQ")
 
 
 class Block(NamedTuple):
-    """One block by its name, and what stands for its content."""
+    """One block by its name, and a value that stands for its content."""
 
     first: int
     last: int
@@ -46,8 +46,8 @@ def block_of(data: bytes) -> Block:
 
 
 def visible(disk: FakeDisk, directory: str, flips: Flips | None = None) -> list[tuple[Block, int]]:
-    """Returns every visible block of a log, as its disk reads, with its LSN, in the order of the log. A torn frame at
-    its end ends it; bits flipped here (``flips``) are put right where a frame does not match its checksum."""
+    """Returns every visible block of a log, as its disk reads, with its LSN, in the order of the log. A torn frame ends
+    it; if a frame does not match its checksum, the bits in ``flips`` are restored first."""
     files = {int(path[-13:-5]): disk.content(path) for path in disk.files(directory) if path.endswith(".vlog")}
     found: list[tuple[Block, int]] = []
     segments = list(taken(files))
@@ -66,8 +66,8 @@ def visible(disk: FakeDisk, directory: str, flips: Flips | None = None) -> list[
 
 
 def said_synced(disk: FakeDisk, directory: str, lsn: int, flips: Flips) -> bool:
-    """Says whether a readable record behind ``lsn`` states that bytes there had been synced. Then they are damaged, and
-    no tail to be cut."""
+    """Says whether a readable record after ``lsn`` states that the bytes there were synced. Then they are damaged, and
+    not a tail to be cut."""
     files = {int(path[-13:-5]): disk.content(path) for path in disk.files(directory) if path.endswith(".vlog")}
     number, start = lsn >> 32, lsn & 0xFFFF_FFFF
     segments = {each: data for each, data, _ in taken(files)}
@@ -94,10 +94,14 @@ def sound(disk: FakeDisk, directory: str, flips: Flips) -> bool:
         return False
 
 
-def places(disk: FakeDisk, directory: str) -> dict[Block, tuple[str, int, int]]:
-    """Finds file, start and end of the payload of each visible block that can be read."""
+def places(disk: FakeDisk, directory: str, flips: Flips | None = None) -> dict[Block, tuple[str, int, int]]:
+    """Finds file, start and end of the payload of each visible block that can be read; with ``flips``, of those that
+    could be read before these bytes were struck, too."""
     found: dict[Block, tuple[str, int, int]] = {}
     files = {int(path[-13:-5]): disk.content(path) for path in disk.files(directory) if path.endswith(".vlog")}
+    for number in files:
+        for offset, byte in (flips or {}).get(f"{directory}/{segment_name(number)}", {}).items():
+            files[number] = _put(files[number], offset, byte)
     for number, data, end in taken(files):
         for start, stop in _payloads(data, end):
             found[block_of(data[start:stop])] = (f"{directory}/{segment_name(number)}", start, stop)
@@ -105,14 +109,14 @@ def places(disk: FakeDisk, directory: str) -> dict[Block, tuple[str, int, int]]:
 
 
 def said_durable(disk: FakeDisk, directory: str) -> int:
-    """Returns the highest DTVLSN that a visible block says: that node's durable end after any stop."""
+    """Returns the highest DTVLSN in a visible block: that node's durable end after any stop."""
     files = {int(path[-13:-5]): disk.content(path) for path in disk.files(directory) if path.endswith(".vlog")}
     said = (_DTVLSN.unpack_from(data, start)[0] for _, data, end in taken(files) for start, _ in _payloads(data, end))
     return max(said, default=0)
 
 
 def first_of(disk: FakeDisk, directory: str) -> int:
-    """Returns the first VLSN of a log; 0 where it has no block."""
+    """Returns the first VLSN of a log; 0 without a block."""
     files = {int(path[-13:-5]): disk.content(path) for path in disk.files(directory) if path.endswith(".vlog")}
     for _, data, end in taken(files):
         for start, stop in _payloads(data, end):
@@ -121,7 +125,7 @@ def first_of(disk: FakeDisk, directory: str) -> int:
 
 
 def _payloads(data: bytes, end: int) -> Iterator[tuple[int, int]]:
-    """Yields start and end of visible blocks, whatever lies between them."""
+    """Yields start and end of visible blocks, whatever is between them."""
     at = FIRST_FRAME
     while at < end and data[at : at + 2] == MAGIC:
         _, kind, flag, length = _FRAME.unpack_from(data, at)
@@ -142,7 +146,7 @@ def _put(data: bytes, offset: int, byte: int) -> bytes:
 
 
 def _blocks(number: int, data: bytes, end: int) -> tuple[list[tuple[Block, int]], int]:
-    """Returns the visible blocks up to the first bad frame, and where that is; 0 for none."""
+    """Returns the visible blocks up to the first bad frame, and its offset; 0 for none."""
     found: list[tuple[Block, int]] = []
     at = FIRST_FRAME
     while at < end and data[at : at + 2] == MAGIC:
@@ -157,7 +161,7 @@ def _blocks(number: int, data: bytes, end: int) -> tuple[list[tuple[Block, int]]
 
 
 def taken(files: Mapping[int, bytes]) -> Iterator[tuple[int, bytes, int]]:
-    """Number, content and live end of each segment that is part of the log."""
+    """Yields number, content and end of the log of each segment of the log."""
     ends = {}
     for data in files.values():
         if len(data) >= FIRST_FRAME and _STATE.unpack_from(data, 10)[0] == TAKEN:
@@ -169,14 +173,14 @@ def taken(files: Mapping[int, bytes]) -> Iterator[tuple[int, bytes, int]]:
 
 
 class Medium:
-    """A look at the medium of one machine; a block is mostly found at or behind the last one."""
+    """Searches the medium of one machine; a block is mostly found at or after the last one."""
 
     def __init__(self, disk: FakeDisk, directory: str) -> None:
         self._disk, self._directory = disk, directory
         self._near = ("", 0)
 
     def holds(self, block: bytes, flips: Flips) -> bool:
-        """Says whether this block, not overmarked, is there; but for bytes of it that ``flips`` tells of."""
+        """Says whether this block, not overmarked, is there, except for the bytes in ``flips``."""
         name, at = self._near
         near = self._disk.on_medium(f"{self._directory}/{name}")
         if near is not None and self._found(name, near, block, at):

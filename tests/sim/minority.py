@@ -1,14 +1,14 @@
-"""The minority whose disks may lose things, by the simulation's own books.
+"""The minority whose disks may lose things, by the simulation's own record.
 
-Once all of a minority are whole again and have caught up, another one may be struck.  A node is *whole* if it
+Once all of a minority are whole again and have caught up, another one may be hit.  A node is *whole* if it
 
     is up, and listed by its medium's incarnation in the newest durable list, with both slots of its node file right
-    has no byte any more that rot has changed, neither in its segments nor in its stores
-    has all on its medium that is durable, its vote floor included, and no restore or old image under way
-    has a ``state`` that was not struck since its log was last replaced whole: its log may miss a part of that
+    has no rotten byte any more, neither in its segments nor in its stores
+    has everything durable on its medium, its vote floor included, and no restore or old image under way
+    has a ``state`` that was not hit since its log was last replaced whole, since its log may miss a part of that
 
-Every member's medium must say, too, that the newest list is durable.  Until then a name that has passed to another
-incarnation counts for nobody, and with one more of them the group had lost two.  None of this is asked of a node.
+Every member's medium must also state that the newest list is durable.  Until then a name that has passed to another
+incarnation has no vote, and with one more such name the group would have lost two.  No node is asked for any of it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from tests.sim.nemesis import Nemesis
 
 MOVES_RATES = (0.0, 0.3, 1.0)
-"""The likelihoods that losses move on when they may; drawn once a seed."""
+"""The probabilities that losses move to another minority when they may; drawn once a seed."""
 SETTLES_S = 2.0
-"""A strike has done all that it does after so long."""
+"""Seconds after which a strike has had all its effects."""
 STORES = ("index", "state")
 
 
 class Minority:
-    """``names``: nodes whose disks may be struck now; ``ever``: all that were struck at some time."""
+    """``names`` are the nodes whose disks may be hit now; ``ever`` are all that were hit at some time."""
 
     def __init__(self, nemesis: Nemesis, *, strikes: bool) -> None:
         self.nemesis = nemesis
@@ -42,14 +42,14 @@ class Minority:
         self.ever: list[str] = []
         self._moves = self.rng.choice(MOVES_RATES)
         self._forgot: set[str] = set()
-        """The nodes whose ``state`` was struck."""
+        """The nodes whose ``state`` was hit."""
         self._struck_s = inf
-        """The time at which one of ``names`` was struck last."""
+        """The time at which one of ``names`` was last hit."""
         if strikes:
             self._may_be_struck(nemesis.rng.sample(self.group.names, (len(self.group.names) - 1) // 2))
 
     def look(self) -> None:
-        """Another minority may be struck from here on, where all of this one are whole."""
+        """Lets another minority be hit from here on, if all of this one are whole."""
         if self.group.loop.time() < self._struck_s + SETTLES_S or self.rng.random() >= self._moves:
             return
         electable = [member.name for member in self.nemesis.people.members.members if member.electable]
@@ -71,7 +71,7 @@ class Minority:
             self._forgot.add(name)
 
     def restored(self, name: str) -> None:
-        """Its log and ``state`` are a peer's."""
+        """Notes that the node's log and ``state`` are copied from a peer."""
         self._forgot.discard(name)
 
     def _may_be_struck(self, names: list[str]) -> None:
@@ -79,12 +79,12 @@ class Minority:
         self.ever = [*self.ever, *(name for name in names if name not in self.ever)]
         self.group.watch.rotten.update(names)
 
-    # Who is whole.
+    # Whole nodes.
 
     def _is_whole(self, name: str) -> bool:
         group, machine = self.group, self.group.machines.get(name)
         if machine is None or name not in group.nodes or name in self._forgot:
-            return False  # one that was removed may come back with its disk
+            return False  # a removed node may come back with its disk
         copy = group.watch.copies[name]
         if copy.replaced or copy.given_up_after is not None or copy.synced < group.watch.durable_last:
             return False

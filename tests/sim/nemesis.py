@@ -1,9 +1,9 @@
-"""The strikes on a simulated group: faults drawn from the seed, by chance and at moments that hurt.
+"""The faults of a simulated group: drawn from the seed, by chance and at critical moments.
 
-Each seed has its own weights (some kinds of fault are left out, others come often), its own pace, and its own
-*ambushes*.  An ambush strikes a node just as something happens in it: a vote sent, an election won, a feed begun, a
-rollback, a restore, a mending.  Disks are lost, older or rotten on a minority at a time (``minority``); or else, in
-some seeds, bits flip on every node (``disks``).
+Each seed has its own weights (some kinds of fault are absent, others frequent), its own pace, and its own *ambushes*.
+An ambush hits a node just as something happens in it: a vote sent, an election won, a feed begun, a rollback, a
+restore, a mending.  Disks are lost, older or rotten on a minority at a time (``minority``); in some seeds bits flip on
+every node instead (``disks``).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tests.sim.ways import Ways, between
 from vlsn.offline.truncate import accept_floor
 
 Strike = Callable[[str], object]
-"""Strikes a machine; False when there was nothing to strike."""
+"""Hits a machine; returns False if it had no effect."""
 Table = dict[str, tuple[float, Strike]]
-"""The weight of each kind of fault, and how it strikes."""
+"""The weight and the function of each kind of fault."""
 Rot = Literal["none", "minority", "everywhere"]
 AMBUSHED = {
     "vote": 0.25,
@@ -53,28 +53,28 @@ AMBUSHED = {
     "durable": 0.02,
     "first durable": 1.0,
 }
-"""Events of a node, and how much of the seed's likelihood of an ambush each has.  ``durable``: it is the first
-to call a block so; ``first durable``: the first one in its lead; ``rollback``: it begins one."""
+"""Events of a node, with the share of the seed's probability of an ambush.  ``durable``: it is the first to call a
+block durable; ``first durable``: the first block of its term; ``rollback``: it begins one."""
 AMBUSHES = ("kill", "power cut", "kill at an await", "split", "stop at a disk call", "mute", "pause")
 AMBUSH_RATES = (0.0, 0.1, 0.3, 0.7)
 ROLLBACK_RATE = 0.3
-"""The least likelihood that a rollback, of which there are few, is stopped inside."""
+"""The least probability that a rollback, which is rare, is stopped inside."""
 PROVIDERS = ("provider cleans", "provider restarts")
 PROVIDER_RATES = (0.2, 0.6, 0.9)
-"""The likelihoods that a provider of a restore is struck as that."""
+"""The probabilities that a provider of a restore is hit as such."""
 RESTORE_LINK_S = (0.3, 0.8)
 MISSES_MAX = 3
-"""Kinds that are tried for one strike."""
+"""The most kinds that are tried for one strike."""
 ASKS_AGAIN_S, ASKS_MAX = 2.0, 60
-"""Seconds until a person asks again for a refused restore, and how often."""
+"""Seconds until an operator repeats a refused restore, and the most repeats."""
 ASKS_BEFORE_A_LOOK = 5
 AWAY_S, LONG_AWAY_S = (0.05, 3.0), (3.0, 15.0)
-"""Seconds that a process which has ended is not started again, mostly and sometimes."""
+"""Seconds until an ended process is started again, mostly and sometimes."""
 PAUSES_S = (0.3, 1.5, 1.5, 4.0, 4.0, 40.0)
 LATE_RATES = (0.0, 0.3, 0.8)
 MINORITY_RATE = 0.5
 STEPS_MAX = 400
-"""An ambush at an await comes at most so many callbacks of the loop later."""
+"""An ambush at an await comes after at most so many callbacks of the loop."""
 
 
 class Nemesis:
@@ -87,16 +87,16 @@ class Nemesis:
         self.rot = rot
         self.minority = Minority(self, strikes=rot == "minority")
         self.losses: list[tuple[float, str]] = []
-        """When what was not synced may have gone with a machine's power, a process, a medium."""
+        """The times when unsynced bytes may have been lost with a machine's power, a process, a medium."""
         self.lost = False
-        """A disk, a node file or what it knew was lost: a person may have to decide."""
+        """True if a disk, a node file or its contents were lost: an operator may have to decide."""
         self.ambush = rng.choice(AMBUSH_RATES)
         self.provider_rate = rng.choice(PROVIDER_RATES)
         self.quiet_until_s = 0.0
-        """Nothing is drawn before."""
+        """The time before which no fault is drawn."""
         self.pace_s = rng.choice((0.7, 1.5, 3.0))
         self.aims = rng.choice((0.3, 0.6))
-        """The likelihood that a fault meets the master rather than anybody."""
+        """The probability that a fault hits the master, and not any node."""
         group.net.late_rate = rng.choice(LATE_RATES)
         self.disks, self.images = Disks(self), Images(self)
         self.ways, self.people, self.aimed = Ways(self), People(self), Aimed(self)
@@ -108,9 +108,9 @@ class Nemesis:
         self._starting: set[str] = set()
         self._stands_until_s: dict[str, float] = {}
         self.asking: list[str] = []
-        """The nodes that a person asks to be restored."""
+        """The nodes that an operator has ordered to restore."""
         self.absent: list[str] = []
-        """The nodes that are not to be started yet."""
+        """The nodes that must not be started yet."""
         group.on_stop = lambda name: self.die(name, power=rng.random() < 0.5)
         group.on_end = self._ended
         group.on_event = self._heard
@@ -136,7 +136,7 @@ class Nemesis:
             **self.aimed.table(),
         }
         drawn = {kind: (weight * rng.choice((0, 1, 1, 3)), strike) for kind, (weight, strike) in table.items()}
-        for kind in rng.sample(sorted(table), 4):  # never too few kinds to choose from
+        for kind in rng.sample(sorted(table), 4):  # each table has at least four kinds
             drawn[kind] = (max(drawn[kind][0], 0.5), table[kind][1])
         drawn.update(self._of_victims)
         if self.rot == "everywhere":
@@ -181,7 +181,7 @@ class Nemesis:
         return self.group.master if self.rng.random() < self.aims else self.rng.choice(names)
 
     def strike(self, what: str, name: str, strike: Strike) -> bool:
-        """Strikes, and says whether there was anything to strike; only then it is counted."""
+        """Applies a fault, and says whether it had an effect; only then it is counted."""
         at = len(self.report.transcript)
         self.say(f"*** {what}: {name}")
         if strike(name) is False:
@@ -193,8 +193,8 @@ class Nemesis:
         return True
 
     def later(self, seconds: float, then: Callable[[], object]) -> None:
-        """Sets a timer that is nobody's. One of the process in which a fault was drawn would end with it, and with that
-        its next start."""
+        """Sets a timer that belongs to no process. A timer of the process in which a fault was drawn would end with it,
+        and its next start would be lost."""
         self.group.loop.call_later(seconds, then, context=Context())
 
     # Ambushes.
@@ -233,7 +233,7 @@ class Nemesis:
             self.strike(what, name, self.faults[what][1])
 
     def _strike_provider(self, name: str, peer: str) -> None:
-        """Its restore becomes slow, so that the next fault comes inside it."""
+        """Slows the node's restore down, so that the next fault hits inside it."""
         if not self.active or name not in self.group.nodes or peer not in self.group.names:
             return
         self.ways.slow(name, peer, RESTORE_LINK_S, 6.0)
@@ -241,8 +241,8 @@ class Nemesis:
         self.strike(what, name, self._clean_soon if what == "provider cleans" else self._restart_soon)
 
     def _unseat(self, master: str, peer: str) -> object:
-        """Leaves a master alone with the clients and with ``peer``, which restores from it, slowly. It logs what nobody
-        else has; then it meets the next one, and rolls that back."""
+        """Leaves a master connected only to the clients and to ``peer``, which restores from it, slowly. The master
+        logs entries that no other node has; then it meets the next master, and rolls them back."""
         electable = {member.name for member in self.people.members.members if member.electable}
         others = [each for each in self.group.names if each not in (master, peer)]
         node = self.group.nodes.get(master)
@@ -264,7 +264,7 @@ class Nemesis:
         self.later(self.rng.uniform(0.1, 1.5), ends)
 
     def _note(self, name: str, event: str, why: str) -> None:
-        """Notes what else a rollback, a cleaning, the end of a lead has met."""
+        """Counts further faults that hit a rollback, a cleaning or the end of a term."""
         if event == "steps_down" and why.startswith("the disk has not synced"):
             self.report.met["a lead that a stalled disk ends"] += 1
         node = self.group.nodes.get(name)
@@ -307,7 +307,7 @@ class Nemesis:
         if machine is None or machine.process is not None or name in self._starting or name in self.absent:
             return
         if self.images.returning not in ("", name):
-            return  # it would be asked, and has heard nothing; ``images`` starts it
+            return  # it would be asked, and has no promise; ``images`` starts it
         self._starting.add(name)
         machine.disk.mend()
         if self.active and self.rng.random() < 0.15:
@@ -320,7 +320,7 @@ class Nemesis:
         task.add_done_callback(lambda _: self._starting.discard(name))
 
     async def _starts(self, name: str) -> None:
-        if name in self.group.names:  # it may have been switched off in this very moment
+        if name in self.group.names:  # it may just have been switched off
             await self.group.start(name)
 
     def _kill_at_an_await(self, name: str) -> None:
@@ -335,7 +335,7 @@ class Nemesis:
         loop.after_steps(self.rng.randrange(1, STEPS_MAX), strike)
 
     def _pause(self, name: str) -> object:
-        """SIGSTOP, and SIGCONT some seconds later; seldom much later."""
+        """Sends SIGSTOP, and SIGCONT some seconds later; rarely much later."""
         return self.stand_still(name, self.rng.choice(PAUSES_S) * self.rng.uniform(0.5, 1.5))
 
     def stand_still(self, name: str, seconds: float) -> bool:
@@ -350,7 +350,7 @@ class Nemesis:
         return True
 
     def stood_still(self, name: str) -> bool:
-        """Says whether it stands still, or did a moment ago."""
+        """Says whether it is suspended, or was a moment ago."""
         return self.group.loop.time() < self._stands_until_s.get(name, 0.0) + 1.0
 
     def _resume(self, name: str) -> None:
@@ -393,10 +393,10 @@ class Nemesis:
             machine.process.clock.offset_us = machine.clock_offset_us
 
     async def ask_for_restore(self, name: str) -> None:
-        """Restores a node that says DAMAGED, or leads with damage, as a person does: a master is not restored.
+        """Restores a node that is DAMAGED, or leads with damage, as an operator does: a master is not restored.
 
-        A refused person, since too few others are whole yet, asks again while the node is not whole. After some times
-        the person looks at the members in its settings: a log that does not open counts by those."""
+        A refused operator, since too few others are whole yet, repeats the order while the node is not whole. After
+        some attempts the operator reads the members in its settings, which a log that does not open uses."""
         self.asking.append(name)
         try:
             await self._ask_for_restore(name)
@@ -418,18 +418,18 @@ class Nemesis:
             await asyncio.sleep(ASKS_AGAIN_S)
             node = self.group.nodes.get(name)
             if node is not None and node.open is not None and not node.open.mending.damages:
-                return  # it has mended itself meanwhile
+                return  # the node has mended itself meanwhile
 
     def lift_floor(self, name: str) -> None:
-        """Lifts the floor of a node as a person does. It waits for a member that will never tell the end of its log."""
+        """Lifts the vote floor of a node as an operator does, if it waits for a member that never reports its end."""
         self.die(name, power=False)
         accept_floor(self.group.machines[name].disk, f"/{name}")
 
     # The end.
 
     def end(self) -> None:
-        """Ends every fault, and starts every node but a minority. In some seeds where no disk has lost anything that
-        one comes when a master serves."""
+        """Ends every fault, and starts every node but a minority. In some seeds without lost disks the minority starts
+        once a master serves."""
         self.active = False
         now = self.group.loop.time()
         sound = self.rot == "none" and not self.lost and self.disks.whole_by(now)[1] <= now
@@ -446,7 +446,7 @@ class Nemesis:
             self.start(name)
 
     def all_come(self) -> None:
-        """The minority, too."""
+        """Starts the minority, too."""
         absent, self.absent = self.absent, []
         for name in absent:
             self.start(name)

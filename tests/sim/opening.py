@@ -1,8 +1,8 @@
-"""The rules for a log that was just opened, held against the bytes of its disk.
+"""The rules for a log that was just opened, compared with the bytes of its disk.
 
 * VLSNs contiguous, one content for each (term, first VLSN)
-* synced bytes are not cut away
-* nothing durable is gone after a restart, nor after a restore, as far as its process knew it durable
+* synced bytes are not cut
+* nothing durable is gone after a restart, nor after a restore, as far as its process knew it to be durable
 * index and term runs agree with the log
 """
 
@@ -53,8 +53,8 @@ class Opening:
         watch.writing.durable_rose(node)
 
     def _not_cut(self, name: str, found: list[tuple[Block, int]], last: int) -> list[tuple[Block, int]]:
-        """Lists what rot has made unreadable at the end of a log. It may be cut, with a vote floor, but only where
-        nothing says that it had been synced."""
+        """Lists blocks at the end of a log that rot has made unreadable. They may be cut, with a vote floor, but only
+        if nothing states that they were synced."""
         watch = self._watch
         missing = [lsn for block, lsn in found if block.last > last]
         if name not in watch.rotten or not missing:

@@ -1,11 +1,11 @@
-"""A person who orders destinations of a simulation about: moves, pauses, drops and makes anew, drawn apart.
+"""An operator who moves, pauses, drops and makes anew the destinations of a simulation, drawn separately.
 
     move to a VLSN, start, end  ─► answered: nothing before it is delivered again, everything from it on is owed
-                                ─► 410: some node's log begins behind it
-    pause                       ─► answered: nothing is delivered until somebody resumes
-    drop, and made anew         ─► answered: what is owed is what the new one asks for
+                                ─► 410: some node's log begins after it
+    pause                       ─► answered: nothing is delivered until a resume
+    drop, and made anew         ─► answered: the messages of the new one are owed
 
-An order without an answer may still come to be for ``LATE_S``, so nothing is concluded from it.
+An order without an answer may still take effect for ``LATE_S``, so nothing is concluded from it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.sim.destinations import Folded
 
 RATE = 0.7
-"""The share of the seeds with destinations that have such a person."""
+"""The share of the seeds with destinations that have such an operator."""
 EVERY_S = (0.3, 3.0)
 PAUSED_S = (0.5, 4.0)
 WORDS = ("move", "move", "move", "pause", "drop")
@@ -37,15 +37,15 @@ class Orders:
         self._rng = Random(f"orders/{consumers.report.seed}")
         self._is_there = self._rng.random() < RATE
         self.made: set[str] = set()
-        """The destinations that were heard to be made."""
+        """The destinations whose creation was answered."""
         self.ordered: set[str] = set()
-        """Those that any order was given for …"""
+        """The destinations with any order."""
         self.dropped: set[str] = set()
-        """… those of them that were to be dropped …"""
+        """The destinations with an order to drop."""
         self.paused: set[str] = set()
-        """… those that are known to be paused …"""
+        """The destinations that are certainly paused."""
         self._unsure: dict[str, float] = {}
-        """… and when an order was last given that had no answer."""
+        """The time of the last order without an answer, by destination."""
 
     async def run(self) -> None:
         while self._is_there and not self._all.clients.over:
@@ -62,7 +62,7 @@ class Orders:
                 await self._drop(name)
 
     async def end(self) -> None:
-        """Resumes paused consumers, and makes dropped destinations anew, now that everybody is well."""
+        """Resumes paused destinations, and makes dropped ones anew, now that all faults have ended."""
         loop = self._all.group.loop
         for name in sorted(self.ordered):
             until_s = loop.time() + END_S
@@ -82,7 +82,7 @@ class Orders:
         elif status != TRIMMED:
             self._unsure[name] = (
                 self._all.group.loop.time()
-            )  # 503 and the like: it may have been logged, or lies on its way
+            )  # for example 503: it may have been logged, or is still under way
         return status
 
     def _is_unsure(self, name: str) -> bool:
@@ -96,7 +96,7 @@ class Orders:
         first = max(books.first(each) for each in group.names)
         last = group.watch.durable_last
         to: Any = self._rng.choice(("start", "end", 0, 1, 1))
-        if isinstance(to, int):  # some below what the logs have: those are refused
+        if isinstance(to, int):  # some are below the logs' beginning, and refused
             to = self._rng.randint(1, max(first, 1)) if to == 0 else self._rng.randint(min(first, last), last)
             to = max(to, 1)
         status = await self._told("POST", f"{name}/move", msgspec.json.encode({"to": to}), name)

@@ -1,6 +1,6 @@
-"""The pages of a destination as the bytes of a disk say, by offsets alone: to hold a node against.
+"""Reads the pages of a destination from the bytes of a disk, by offsets only, to compare a node with them.
 
-It shares no code with the product but the checksum; the few fields that it reads are those of ``docs/format.md``.
+It shares only the checksum with the product; the few fields that it reads are those of ``docs/format.md``.
 
     page     VLSNPAGE · version u16 · 0 u16 · salt u32 · uuid 8 · number u64 · 28 × 0 · crc
     record   magic u16 · flags u8 · 0 · length · count · blocks u32 · first · last · covers_from · covers_to u64
@@ -28,26 +28,28 @@ _RECORD = struct.Struct("<HBBIIIQQQQIIII")
 
 @dataclass(slots=True)
 class Paged:
-    """Everything of one destination's pages that counts: values of messages by VLSN, and whole blocks."""
+    """All valid parts of one destination's pages: values of messages by VLSN, and whole blocks."""
 
     values: dict[int, bytes] = field(default_factory=dict)
     blocks: list[bytes] = field(default_factory=list)
     missing: list[tuple[int, int]] = field(default_factory=list)
     """VLSNs that the node knows to have lost."""
     twice: list[int] = field(default_factory=list)
-    """VLSNs of messages that lie in more than one record."""
+    """VLSNs of messages that are in more than one record."""
     pages: int = 0
     done: int = 0
     paged_to: int = 0
     since: int = 0
-    """The VLSN of the COMMIT that has set where the destination begins, as the table has it; 0: it says nothing."""
+    """The VLSN of the COMMIT that has set the destination's beginning, by the table; 0 if it has none."""
     fault: str = ""
     """Why a page that counts does not read back."""
+    short: list[int] = field(default_factory=list)
+    """Pages whose files have fewer bytes than count, or are not there."""
 
 
 def paged(files: Mapping[str, bytes | bytearray], table: Mapping[bytes, bytes | None], uuid: str) -> Paged:
-    """Reads what counts of ``files`` (by name, of the destination's folder) as the page table says; None: a row whose
-    checksum does not match, which says nothing."""
+    """Reads the valid parts of ``files`` (by name, of the destination's folder) by the page table. A None in the table
+    is a row whose checksum does not match, which is ignored."""
     found = Paged()
     key = b"g" + bytes.fromhex(uuid)
     row = json.loads(table.get(key) or b"{}")
@@ -63,10 +65,12 @@ def paged(files: Mapping[str, bytes | bytearray], table: Mapping[bytes, bytes | 
                 continue
             page = json.loads(value)
             if page.get("superseded"):
-                continue  # of before a move: its messages must lie elsewhere
+                continue  # from before a move: its messages must be elsewhere
             end = int(page["end"])
             plain = f"{number:09d}.page"
             data = bytes(files.get(plain, files.get(f"{plain}.damaged", b"")))  # aside: until its salvage has ended
+            if len(data) < end:
+                found.short.append(number)
             try:
                 _read(data, end, found)
             except (ValueError, struct.error) as error:
@@ -92,7 +96,7 @@ def _read(data: bytes, end: int, found: Paged) -> None:
 def _records(data: bytes, end: int, salt: int) -> Iterator[tuple[int, int, int, bytes]]:
     at = HEADER_BYTES
     while at < end:
-        if at % STRIDE and data[at : at + 2] == b"\0\0":  # up to where the next pass began
+        if at % STRIDE and data[at : at + 2] == b"\0\0":  # zeros up to the next pass
             at = (at + STRIDE - 1) // STRIDE * STRIDE
             continue
         magic, flags, _, length, count, blocks, *_, place, stored = _RECORD.unpack_from(data, at)

@@ -1,8 +1,8 @@
-"""People's changes of a struck group: members join, go, are promoted and preferred, the lead moves.
+"""Operators' changes of a simulated group: members join, leave, are promoted and preferred, leadership moves.
 
-Nobody is removed whose loss would leave fewer than three that may lead, or make those whose disks rot half of them.  A
-machine whose member is gone is switched off some time later; it may come back under its name, with its old disk or an
-empty one.  In the end the machines of members are on, and no others.
+No member is removed whose loss would leave fewer than three that may lead, or a group of which half may rot.  The
+machine of a removed member is switched off some time later; it may come back under its name, with its old disk or an
+empty one.  At the end the machines of members are on, and no others.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 NODES_MAX = 5
 ELECTABLE_LOOKS = 20
-"""Looks of a person for a newcomer to be electable before another member goes."""
+"""The checks by an operator whether a newcomer is electable, before another member leaves."""
 ELECTABLE_MIN = 3
 TRIES = 6
 AGAIN_S = 0.7
 CALM_RATE, CALM_S = 0.6, 10.0
 """The rate and length of calms, so that a list can change twice."""
 BACK_RATE = 0.6
-"""The likelihood that a removed member is added again soon."""
+"""The probability that a removed member is added again soon."""
 MOVES_RATE = 0.7
-"""The likelihood that a member comes back at another URL."""
+"""The probability that a member comes back at another URL."""
 AGAIN = frozenset(("no-master", "group-busy", "insufficient-replicas", "no-space", "no-segment", "bad-argument"))
-"""A person asks again after these; a node that is added may not be up yet."""
+"""Answers after which an operator repeats an order; an added node may not be up yet."""
 
 
 class People:
@@ -45,7 +45,7 @@ class People:
         """Changes that were answered as durable."""
         self._newcomers = 0
         self._leaving: set[str] = set()
-        """Members asked to be removed; perhaps they are, perhaps not."""
+        """Members with an order to remove them; they may be removed or not."""
         self._away: dict[str, Machine] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -74,7 +74,7 @@ class People:
         return change is not None
 
     def _newcomer(self, *, secondary: bool, back: bool = False) -> dict[str, Any] | None:
-        """Returns a machine that waits to be listed, and what is to be asked for it."""
+        """Returns a machine that waits to be listed, and the change that adds it."""
         if len(self.group.names) >= NODES_MAX:
             return None
         if self._away and (back or self.rng.random() < 0.6):
@@ -108,11 +108,11 @@ class People:
         if name not in [member.name for member in self.members.members] or name in self._leaving:
             return False
         left = electable - self._leaving - {name}
-        rotten = (electable - {name}) & set(self.nemesis.victims)  # who was asked to leave may stay
+        rotten = (electable - {name}) & set(self.nemesis.victims)  # a member with an order to leave may stay
         return name not in electable or (len(left) >= ELECTABLE_MIN and 2 * len(rotten) < len(left))
 
     def _absent(self, name: str) -> object:
-        """A member is away while another one comes and another one goes; often the master ends as it is back."""
+        """A member is away while another joins and a third leaves; often the master ends as it is back."""
         if name not in self.group.nodes or name not in self._electable() or self._tasks:
             return False
         self.nemesis.die(name, power=self.rng.random() < 0.3, back=False)
@@ -162,13 +162,13 @@ class People:
         self._start(self._changed(change))
 
     async def _changed(self, change: dict[str, Any]) -> None:
-        """Asks for a change until it is answered: durable, or nobody knows."""
+        """Repeats a change until it is answered: durable, or unknown."""
         name = change["name"]
         for _ in range(TRIES):
             await asyncio.sleep(self.rng.uniform(0.5, 1.5) * AGAIN_S)
             answer = await self._post(self.group.master, "/v1/admin/group", change)
             if answer is None or not self.nemesis.active:
-                break  # nobody knows
+                break  # the outcome is unknown
             if "members" in answer:
                 self.done[change["change"]] += 1
                 self.nemesis.say(f"--- {change['change']} {name}: durable at VLSN {answer['vlsn']}")
@@ -181,7 +181,7 @@ class People:
         self.nemesis.later(self.rng.uniform(0.5, 10.0), self.tidy)
 
     def restores(self, name: str, then: Callable[[], object] = lambda: None) -> None:
-        """A person asks that node to give its log up; ``then`` comes once it does.  It may refuse."""
+        """Orders a node to restore itself; ``then`` is called once it discards its log.  It may refuse."""
         self._start(self._restored(name, then))
 
     async def _restored(self, name: str, then: Callable[[], object]) -> None:
@@ -198,7 +198,7 @@ class People:
         self._start(self._post(self.group.master, f"/v1/admin/transfer?to={to}"))
 
     def asks(self, master: str, change: dict[str, Any]) -> None:
-        """Asks that node, once."""
+        """Orders a change from that node, once."""
         self._start(self._post(master, "/v1/admin/group", change))
 
     def _start(self, job: Any) -> None:
@@ -207,7 +207,7 @@ class People:
         task.add_done_callback(self._tasks.discard)
 
     async def _post(self, name: str, path: str, body: Any = None) -> dict[str, Any] | None:
-        """Returns the answer, None when there was none."""
+        """Returns the answer; None without one."""
         try:
             response = await self.group.client.request(
                 "POST",
@@ -229,7 +229,7 @@ class People:
     # Machines.
 
     def tidy(self) -> None:
-        """Switches off who was asked to leave and is listed no more."""
+        """Switches off removed machines that are no longer listed."""
         if len(self.group.watch.groups) == 0:
             return
         listed = {member.name for member in self.members.members}
@@ -244,7 +244,7 @@ class People:
             self.nemesis.strike("member added", self.group.master, lambda _: self._add(secondary=False, back=True))
 
     def settle(self) -> None:
-        """Everybody's changes have ended: nodes that are no members are switched off, and members are on."""
+        """Switches off nodes that are no members, and switches on members, after all changes."""
         if self._tasks:
             return
         self._leaving.clear()

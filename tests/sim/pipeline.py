@@ -1,10 +1,10 @@
-"""A pipeline in a simulation: workers of one consumer, each output logged with the position behind its input.
+"""A pipeline in a simulation: workers of one consumer log each output with the position after its input.
 
-    position ─► read from there, of any node ─► stage an output for each entry ─► commit, with the position behind them
+    position ─► read from there, of any node ─► stage an output for each entry ─► commit, with the position after them
 
-Three workers have one name, so each is refused where another was faster, and nothing of its transaction is logged.  In
-the end every entry below the position has exactly one output, but for entries cleaned away before they were read.  Two
-clients of the library make another pipeline in some seeds (``impatient``), of which the same holds.
+Three workers share one name, so a slower worker is refused, and nothing of its transaction is logged.  At the end every
+entry below the position has exactly one output, except entries that were cleaned before they were read.  In some seeds
+two clients of the library make another pipeline (``impatient``), which is checked in the same way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 WORKERS = 3
 MADE = b"out"
-"""The beginning of pipelines' outputs; they pass over such entries."""
+"""The beginning of pipelines' outputs, which pipelines skip as inputs."""
 ENTRIES_MAX = 5
 PAUSE_S = 0.5
 
@@ -34,10 +34,10 @@ PAUSE_S = 0.5
 class Pipeline:
     consumer: str
     output: bytes
-    """The beginning of its outputs; the VLSN that each is made of stands behind it."""
+    """The beginning of its outputs; the VLSN of the input follows it."""
 
     def check(self, watch: Watch) -> None:
-        """Checks in the end that each entry below the position has one output."""
+        """Checks at the end that each entry below the position has one output."""
         values, name = watch.ledger.values, self.consumer
         outputs = Counter(int(value.split(b":")[1]) for value in values.values() if value.startswith(self.output))
         twice = [vlsn for vlsn, count in outputs.items() if count > 1]
@@ -57,7 +57,7 @@ PATH = f"/v1/consumers/{BY_HTTP.consumer}"
 
 
 def next_of(watch: Watch, consumer: str) -> int:
-    """Returns where a consumer goes on, as durable COMMITs have set it; 1 where none has."""
+    """Returns a consumer's position, by durable COMMITs; 1 without one."""
     kept = watch.transactions.small.get(key_of(consumer))
     return msgspec.json.decode(kept.value, type=Position).next if kept is not None else 1
 
@@ -75,7 +75,7 @@ class Worker(TransactionClient):
                 await self._work(*placed)
 
     async def _work(self, begins: int, at: int) -> None:
-        """Does what comes next, from the position that the COMMIT at ``at`` has set."""
+        """Does the next step, from the position that the COMMIT at ``at`` has set."""
         status, answer, headers = await self._call("GET", f"/v1/entries?from={begins}&limit={ENTRIES_MAX}")
         if status == 410:
             self._books.passes(BY_HTTP.consumer, begins, answer["first"])
@@ -100,7 +100,7 @@ class Worker(TransactionClient):
             await self._commit(handle, sent, msgspec.json.encode({"positions": {BY_HTTP.consumer: change}}))
 
     async def _position(self) -> tuple[int, int] | None:
-        """Asks any node, or the master. A node's answer is durable."""
+        """Asks any node, or the master; a node's answer is durable."""
         status, answer, _ = await self._call("GET", PATH)
         if status == 404 and answer["type"] == "not-found":
             return 1, 0

@@ -1,4 +1,4 @@
-"""The report of a seed, and of all, with the floors below which a run shows too little."""
+"""The report of a seed, and of all seeds, with the minimums that a run must reach."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ STRUCK = {
         RARE,
     ),
 }
-"""Every kind of fault; a run strikes with it at least once in so many seeds."""
+"""Every kind of fault; a run must have it with an effect at least once in this number of seeds."""
 MET = {
     "a crash inside recovery": COMMON,
     "a crash inside a mending": SELDOM,
@@ -154,7 +154,7 @@ MET = {
     "a change of the group: promote": RARE,
     "a change of the group: priority": SELDOM,
 }
-"""The outcomes that faults must have, at least once in so many seeds."""
+"""The consequences that faults must have, each at least once in this number of seeds."""
 WITHIN_S = (1, 2, 5, 10, 20, 40)
 """Bounds of the histograms."""
 COUNTED = {
@@ -179,7 +179,7 @@ COUNTED = {
 
 @dataclass(slots=True)
 class Report:
-    """One seed."""
+    """The report of one seed."""
 
     seed: int
     size: int = 3
@@ -196,9 +196,9 @@ class Report:
     gone: int = 0
     last: int = 0
     faults: Counter[str] = field(default_factory=Counter)
-    """The faults that struck something, by kind."""
+    """The faults that had an effect, by kind."""
     met: Counter[str] = field(default_factory=Counter)
-    """The outcomes of faults: the work of a process at its end, the faults that a restore survived."""
+    """The consequences of faults: the work of a process at its end, the faults that a restore survived."""
     virtual_s: float = 0.0
     durable_bytes: int = 0
     """The bytes of the values that clients appended."""
@@ -206,11 +206,11 @@ class Report:
     cleaned: int = 0
     mended: int = 0
     to_master_s: float = 0.0
-    """Seconds from the mending of everything until a master had made something of its term durable."""
+    """Seconds from the end of all faults until a master had made an entry of its term durable."""
     to_heal_s: float = 0.0
     """The same, until every node followed at its end."""
     masters: list[str] = field(default_factory=list)
-    """The masters, in turn."""
+    """The masters, in order."""
     rolled_back: int = 0
     restored: int = 0
     transcript: list[str] = field(default_factory=list)
@@ -221,7 +221,7 @@ class Report:
 
     @property
     def short_of(self) -> list[str]:
-        """The floors that this seed does not reach."""
+        """The minimums that this seed does not reach."""
         reached = {
             f"{self.virtual_s:.0f} of {VIRTUAL_S_MIN:.0f} virtual seconds": self.virtual_s >= VIRTUAL_S_MIN,
             f"{self.operations} of {OPERATIONS_MIN} operations": self.operations >= OPERATIONS_MIN,
@@ -232,11 +232,11 @@ class Report:
 
 
 FLOORS_FROM = 20
-"""Fewer seeds say nothing of how often something comes."""
+"""The number of seeds from which frequencies are meaningful."""
 
 
 def shortfalls(reports: Sequence[Report]) -> list[str]:
-    """Lists what a whole run lacks; empty when it shows enough."""
+    """Lists the minimums that a whole run does not reach."""
     short = [f"seed {report.seed}: {', '.join(said)}" for report in reports if (said := report.short_of)]
     changed = sum(report.changes > 0 for report in reports)
     if changed < CHANGES_FRACTION_MIN * len(reports):
@@ -264,7 +264,7 @@ def _added(counters: Iterable[Counter[str]]) -> Counter[str]:
 
 
 def histogram(seconds: Sequence[float]) -> str:
-    """Counts how many took at most so long, and gives the longest."""
+    """Counts the durations up to each bound, and returns the longest, too."""
     counts = ", ".join(f"{sum(each <= bound for each in seconds):,} within {bound} s" for bound in WITHIN_S)
     return f"{counts}; at most {max(seconds, default=0.0):.1f} s"
 

@@ -1,7 +1,7 @@
-"""The settings with which simulated nodes are started: often those of an earlier time, as with a person who forgets.
+"""The settings with which simulated nodes start: often those of an earlier time, as after an operator's mistake.
 
-A node's `members` are a hint for the first meeting (docs/operating.md): a node with a log finds its group with the list
-of its first start, or of any time since, at URLs that members have left.  A node without one is started with the
+A node's `members` are a hint for the first meeting (docs/operating.md). A node with a log must find its group with the
+list of its first start, or of any time since, at URLs that members have left.  A node without a log starts with the
 present members, too.
 """
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from tests.sim.group import SimGroup
 
 OLD_RATES = (0.0, 0.5, 0.9)
-"""The likelihoods that a start has old settings, by the seed."""
+"""The probabilities that a start has old settings, by the seed."""
 FIRST_RATE = 0.6
-"""The likelihood that those are the ones of the machine's first start."""
+"""The probability that the old settings are those of the machine's first start."""
 Urls = dict[str, str]
 
 
@@ -33,24 +33,24 @@ class Settings:
         self._rng = Random(f"settings/{seed}")
         self._old_rate = self._rng.choice(OLD_RATES)
         self._first: dict[Machine, int] = {}
-        """The list that each machine was first started with."""
+        """The index of the list with which each machine was first started."""
         self._lists: list[Urls] = []
-        """The members as people had them, in turn."""
+        """The successive lists of members in operators' settings."""
         self._ports: dict[str, int] = {}
         self.corrected: set[str] = set()
-        """The nodes whose list a person has put right: each of their starts has the present one."""
+        """The nodes whose settings an operator has corrected: each of their starts has the present list."""
         self.old = 0
-        """Starts with a list that was not the present one."""
+        """The number of starts with an old list."""
 
     def url(self, name: str) -> str:
         return f"http://{name}:{self._ports.get(name, PORT)}"
 
     def moves(self, name: str) -> None:
-        """Moves a node to another URL, where nobody was; at the old one nobody will be."""
+        """Moves a node to a new URL; its old URL stays unused."""
         self._ports[name] = self._ports.get(name, PORT) + 1
 
     def config(self, told: NodeConfig) -> NodeConfig:
-        """``told``, with which it would be started if nobody forgot anything, or the same with an older list."""
+        """Returns ``told``, the settings without a mistake, or the same with an older list."""
         name, url = told.name, self.url(told.name)
         now: Urls = {each: self.url(each) for each in told.members}
         if not self._lists or self._lists[-1] != now:

@@ -1,6 +1,6 @@
 """The main stories of a group, from its nodes' own events: ``python -m tests.sim.stories > docs/stories.md``.
 
-Each is a run of real nodes in virtual time, with the invariants of the simulation held at every step.
+Each is a run of real nodes in virtual time, with the invariants of the simulation checked at every step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SEGMENT_BYTES = 64 << 10
 
 
 class Story:
-    """One run, and what was said in it."""
+    """One run, and its events."""
 
     def __init__(self, seed: int, **settings: Any) -> None:
         self.said: list[str] = []
@@ -58,7 +58,7 @@ class Story:
 
 
 async def election() -> list[str]:
-    """The master's process is killed; a node with all of its log is elected, and acknowledged entries stand."""
+    """The master's process is killed. A node with its whole log is elected, and acknowledged entries are kept."""
     story = Story(1)
     group = story.group
     await story.begin()
@@ -76,7 +76,7 @@ async def election() -> list[str]:
 
 
 async def rollback() -> list[str]:
-    """A master that is cut off logs what no majority ever has; under the next master it rolls that back."""
+    """A master that is cut off logs entries that no majority has; under the next master it rolls them back."""
     story = Story(2)
     group = story.group
     await story.begin()
@@ -95,7 +95,7 @@ async def rollback() -> list[str]:
 
 
 async def restore() -> list[str]:
-    """A replica misses entries that the others cleaned away, and fetches a peer's log."""
+    """A replica misses entries that the others have cleaned, and fetches a peer's log."""
     story = Story(
         3,
         segment_bytes=SEGMENT_BYTES,
@@ -126,7 +126,7 @@ STORIES: dict[str, Callable[[], Awaitable[list[str]]]] = {
 
 
 def told() -> str:
-    """Returns all of them, as the page has them."""
+    """Returns the page."""
     parts = [HEAD]
     for title, story in STORIES.items():
         said = "\n".join(run(played(title)))
@@ -135,7 +135,7 @@ def told() -> str:
 
 
 async def played(title: str) -> list[str]:
-    """The lines of one of them."""
+    """Returns the lines of one story."""
     return await STORIES[title]()
 
 

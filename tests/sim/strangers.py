@@ -1,8 +1,8 @@
-"""A stranger at the group's doors: hellos, votes, requests and feeds in anybody's name.
+"""A stranger that sends hellos, votes, requests and feeds in any node's name.
 
-Its messages are made up, or recorded from nodes; it sends, and answers nothing.  A group takes terms, leads and names
-from members alone (``repl.group.claims``): no stored term comes near a stranger's, no node becomes another incarnation
-for it, and the group heals as it does in other seeds.
+Its messages are made up, or recorded from nodes; it sends, and answers nothing.  A group accepts terms, leadership and
+names from members only (``repl.group.claims``): no stored term comes near a stranger's, no node becomes another
+incarnation because of it, and the group heals as in other seeds.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from tests.sim.nemesis import Nemesis
 
 RATE = 0.3
-"""The share of the seeds that have one."""
+"""The share of the seeds with a stranger."""
 PAUSE_S = (0.05, 1.5)
 TIMEOUT_S = 5.0
 FAR = 1 << 40
-"""A term that no group of a simulation reaches by itself."""
+"""A term that no simulated group reaches by itself."""
 RECORDED_MAX = 64
 
 
 class Strangers:
-    """Has its own chances: a seed plays with it as it does without it, as far as that goes."""
+    """The stranger has random numbers of its own: a seed with it runs as far as possible as without it."""
 
     def __init__(self, nemesis: Nemesis) -> None:
         self.nemesis, self.group = nemesis, nemesis.group
@@ -66,7 +66,7 @@ class Strangers:
                 if told not in self._recorded:
                     self._recorded = [*self._recorded, told][-RECORDED_MAX:]
 
-    # What it says.
+    # Its messages.
 
     def _named(self) -> tuple[str, int, int]:
         if self._recorded and self.rng.random() < 0.8:

@@ -1,4 +1,4 @@
-"""Leads and votes by term, held against the media of the voters.
+"""Leaders and votes by term, compared with the media of the voters.
 
 * one master in a term, with everything that was durable in lower terms (Raft §5.4.3)
 * a majority of the members that its log lists has voted for it in that term
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def newest_record(data: bytes) -> NodeRecord | None:
-    """Reads the newest of a node file's slots; None where neither can be read."""
+    """Reads the newest of a node file's slots; None if both are unreadable."""
     found = []
     for at in (0, SLOT_BYTES):
         try:
@@ -34,7 +34,7 @@ class Terms:
         self.masters: dict[int, tuple[str, int, int]] = {}
         """Name, incarnation and process of the elected master, by term."""
         self.forgetful: dict[str, int] = {}
-        """Nodes that came back older, and the incarnations that they may not promise anything as."""
+        """Nodes with older disks, and the incarnations as which they may not promise anything."""
         self._votes: dict[tuple[int, int], str] = {}
         self._stored: dict[int, int] = {}
 
@@ -59,7 +59,7 @@ class Terms:
         self._watch.hold(len(votes) > size // 2, said)
 
     def node_file(self, name: str) -> None:
-        """The node file of that machine was synced."""
+        """Notes that the node file of that machine was synced."""
         record = self.record_of(name)
         if record is None:
             return
@@ -71,7 +71,7 @@ class Terms:
             self._vote(name, record.incarnation, record.vote_term, record.voted_for)
 
     def voted(self, node: SimNode, term: int, candidate: str, end: tuple[int, int]) -> None:
-        """A vote is about to be sent, for a log with that last term and last VLSN."""
+        """Checks a vote that is about to be sent, for a log with that last term and last VLSN."""
         log = node.opened().log
         taken = (log.view.history.term_of(log.view.allocated), log.view.allocated)
         said = f"{node.name} votes for {candidate}, whose log ends at {end}, and has itself taken up to {taken}"
@@ -87,6 +87,6 @@ class Terms:
         self._watch.hold(before == candidate, f"{name} votes in term {term} for {before} and for {candidate}")
 
     def record_of(self, name: str) -> NodeRecord | None:
-        """Reads what the medium alone holds of the node file."""
+        """Reads the node file's record on the medium."""
         data = bytes(self._watch.group.machines[name].disk.on_medium(f"/{name}/node.id") or b"")
         return newest_record(data)

@@ -1,4 +1,4 @@
-"""The simulation's own books: faults that they must find, and cases that they must let pass."""
+"""The simulation's own record: faults that it must find, and cases that it must accept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vlsn.state.node_file import NodeRecord
 
 
 def listed(names: str) -> GroupEntry:
-    """``names``: of one letter each; a capital is another incarnation of the same name, one in brackets no elector."""
+    """Makes a list of members named by one letter; a capital is another incarnation, brackets mean no elector."""
     members, electable = [], True
     for letter in names:
         if letter in "()":

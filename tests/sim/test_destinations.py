@@ -1,4 +1,4 @@
-"""The oracle of destinations: it reads pages as the product writes them, and misses nothing that a disk lacks."""
+"""The checks of destinations: they read pages as the product writes them, and notice every missing message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.sim.destinations import LATE_S, Destinations, page_table
+from tests.sim.destinations import LATE_S, UNSAID_S, Destinations, Folded, page_table
 from tests.sim.logs import block_of
 from tests.sim.page_files import Paged, paged
 from tests.vlsn.logs import DIRECTORY, Machine
@@ -70,8 +70,47 @@ def test_a_page_that_is_not_on_the_medium_is_none() -> None:
     assert read(machine, ALL) == Paged()
 
 
+def test_a_page_that_was_struck_excuses_its_own_messages_until_the_node_has_had_the_time_to_read_it() -> None:
+    machine, rng = Machine(4), Random(4)
+    opened, _ = filled(machine, rng)
+    pager = Pager(opened, page_bytes=PAGE_BYTES)
+    pager.page([Destination(ALL)], opened.log.view.range.last)
+    name, clock = DIRECTORY.strip("/"), SimpleNamespace(s=0.0)
+    node, loop = SimpleNamespace(log=opened.log), SimpleNamespace(time=lambda: clock.s)
+    group = SimpleNamespace(names=[name], machines={name: machine}, nodes={name: node}, loop=loop)
+    books = Destinations(cast(Any, SimpleNamespace(group=group)))
+    folded = Folded(ALL)
+    first, second, *_ = sorted(path for path in machine.disk.files(f"{DIRECTORY}/pages/{ALL}") if path[-5:] == ".page")
+
+    def vlsns(found: Paged) -> set[int]:
+        blocks = [block_of(data) for data in found.blocks]
+        return {*found.values, *(vlsn for block in blocks for vlsn in range(block.first, block.last + 1))}
+
+    def lacks() -> list[int]:
+        found = read(machine, ALL)
+        return books._unmet(name, folded, found, sorted(whole - vlsns(found)))
+
+    whole = vlsns(read(machine, ALL))
+    data = machine.disk.content(first)
+    machine.disk.write_content(first, data[: len(data) // 2])
+    assert len(lacks()) > 1, "no person's disk has struck it"
+    machine.disk.write_content(first, data)
+    books.strikes(name, first)
+    machine.disk.write_content(first, data[: len(data) // 2])
+    assert lacks() == []
+    machine.disk.lose_file(second)
+    behind = lacks()
+    assert behind and not {*behind} & vlsns(read(machine, ALL))
+    machine.disk.lose_file(first)
+    assert lacks() == behind, "the other page's are not excused"
+    clock.s = UNSAID_S + 1.0
+    assert len(lacks()) > len(behind), "it has had the time to say so"
+    node.log = object()
+    assert lacks() == behind, "it has started again"
+
+
 class Held:
-    """A watch, as far as the books of destinations ask it."""
+    """The part of a watch that the record of destinations uses."""
 
     group = SimpleNamespace(names=[])
 

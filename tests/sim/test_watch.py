@@ -1,4 +1,4 @@
-"""The watch itself: cases that it must take for a loss, and others that it must not."""
+"""The watch itself: cases that it must report as a loss, and others that it must not."""
 
 from __future__ import annotations
 
@@ -7,12 +7,37 @@ from typing import Any
 import pytest
 
 from tests.fakes.loop import virtual
+from tests.sim.disks import is_safe
 from tests.sim.group import SimGroup
+from tests.sim.logs import places
+from tests.vlsn.logs import DIRECTORY, Machine, Opened
+
+
+@pytest.mark.parametrize("rotten", [[1], [1, 2, 3], [5], [9]], ids=["first", "head", "inside", "last"])
+def test_a_block_that_rots_on_one_of_three_rots_on_no_other(rotten: list[int]) -> None:
+    """Wherever in the log it is: with all blocks before it, a copy reads as if it began behind it."""
+    machines, flips = {f"n{number}": Machine(number) for number in (1, 2, 3)}, dict[str, dict[int, int]]()
+    for machine in machines.values():
+        opened = Opened(machine)
+        for _ in range(8):
+            opened.append(b"." * 100)
+        opened.close()
+    at = places(machines["n1"].disk, DIRECTORY)
+    blocks = {block.first: block for block in at}
+    for vlsn in rotten:
+        path, start, _ = at[blocks[vlsn]]
+        flips.setdefault(path, {})[start] = machines["n1"].disk.content(path)[start]
+        machines["n1"].disk.flip_bit(path, start)
+    copies = {name: places(machine.disk, DIRECTORY) for name, machine in machines.items()}
+    had = {name: places(machine.disk, DIRECTORY, flips) for name, machine in machines.items()}
+    assert had["n1"] == at
+    for vlsn, block in blocks.items():
+        assert is_safe(block, copies, had, "n2") is (vlsn not in rotten), vlsn
 
 
 class GivenUp:
-    """A rollback of an entry that others made durable: n1 and n4 of five nodes hold one more than the others. The next
-    master feeds n4 alone, which rolls that entry back; in this moment the new master ends."""
+    """A rollback of an entry that others made durable. n1 and n4 of five nodes have one entry more than the others. The
+    next master feeds n4 alone, which rolls that entry back; at this moment the new master ends."""
 
     def __init__(self) -> None:
         self.group = SimGroup(1, 5, lambda _: None)
@@ -22,7 +47,7 @@ class GivenUp:
         self._next = ""
 
     async def play(self, *, restarts: bool) -> None:
-        """``restarts``: n4 is started again before anybody feeds it; else it lives on."""
+        """Runs it; with ``restarts`` n4 restarts before any node feeds it, otherwise its process continues."""
         group = self.group
         await group.start()
         await group.serving("n1")

@@ -1,12 +1,11 @@
-"""Transactions in a simulation: clients that stage and commit over plain HTTP, and what holds of all that they sent.
+"""Transactions in a simulation: clients that stage and commit over plain HTTP, and the checks of their outcomes.
 
-    begin ─► stage, stage … ─► commit ─► asked again, at whichever node, until an answer is certain
+    begin ─► stage, stage … ─► commit ─► repeated, at any node, until an answer is certain
                     └─► abort, or left to expire
 
-The client has a word for a transaction's end.  *Whole*: a commit was acknowledged, and its values stand side by side
-from the answer's first VLSN on, its COMMIT behind them.  A transaction is *nowhere* if no commit was ever sent, or a
-node has said that nothing was logged.  Else it is *unknown*: whole, or nowhere.  The books say the same of every
-reader's page: none ends within a transaction.
+Each transaction has one of three outcomes.  *Whole*: a commit was acknowledged, and its values are side by side from
+the answer's first VLSN on, with its COMMIT after them.  *Nowhere*: no commit was ever sent, or a node has answered that
+nothing was logged.  Otherwise *unknown*: whole, or nowhere.  On every reader's page, too, no transaction is cut.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ if TYPE_CHECKING:
     from vlsn.index.range import VlsnRange
 
 RATE = 0.5
-"""The share of the seeds in which there are any."""
+"""The share of the seeds with transactions."""
 CLIENTS = 4
 SIZES = (12, 150, 900, 4000)
 CALLS_MAX, VALUES_MAX = 3, 3
 PAUSES_S = (0.0, 0.01, 0.1, 1.0)
 ABORTS, LEAVES = 0.1, 0.05
-"""The shares that are aborted, and that are begun and never heard of again."""
+"""The shares that are aborted, and that are begun and abandoned."""
 LATER, ENDED_MAX = 0.3, 12
-"""The rate at which one whose end is known is asked for again, and of how many."""
+"""The rate at which a commit of known outcome is repeated, and the most of them."""
 ASKS_MAX = 60
 TIMEOUT_S = 1.5
 AGAIN_S = 0.5
@@ -52,46 +51,46 @@ FORGOTTEN = frozenset(("out-of-sequence", "unknown-producer", "duplicate-forgott
 NEVER = FORGOTTEN | frozenset(
     (CLOSED, "bad-argument", "bad-body", "too-large", "not-found", "not-allowed", "wrong-version")
 )
-"""Answers that never reach a commit which was asked for as it was the first time."""
+"""Answers that a commit never receives if it is repeated unchanged."""
 KINDS = frozenset((int(EntryKind.DATA), int(EntryKind.COMMIT)))
 PAGE_ENTRIES = 1000
-"""As many lines a reader is given at once; a page of so many may end anywhere."""
+"""The most lines of a page; a page of that many may end anywhere."""
 
 
 def are_there(seed: int) -> bool:
-    """Says whether that seed has transactions. It is drawn apart, so that the other seeds play as they did before."""
+    """Says whether that seed has transactions. This is drawn separately, so that other seeds run as before."""
     return Random(f"transactions/{seed}").random() < RATE
 
 
 @dataclass(slots=True)
 class Sent:
-    """One transaction as its client knows it."""
+    """One transaction, as its client knows it."""
 
     values: list[bytes]
     first: int = 0
-    """The VLSN that an acknowledgement named."""
+    """The VLSN in an acknowledgement."""
     nowhere: str = ""
-    """The reason why nothing of it can be in the log."""
+    """The reason why the transaction must be absent from the log."""
 
 
 class Transactions:
-    """The books of one simulation: the durable transactions, and clients' knowledge of theirs."""
+    """The record of one simulation: the durable transactions, and the answers that clients received."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self.ends: dict[int, int] = {}
-        """The VLSNs of durable COMMITs, by those of the first entries."""
+        """The VLSNs of durable COMMITs, by the VLSNs of their first entries."""
         self.inside: set[int] = set()
-        """The durable VLSNs behind which a transaction goes on."""
+        """The durable VLSNs after which a transaction continues."""
         self.sent: list[Sent] = []
         self._small: list[tuple[int, dict[str, Kept]]] = [(0, {})]
         """The small state as of each VLSN that set some of it, from the first on."""
         self._passed: dict[str, list[range]] = {}
-        """VLSNs that a consumer has passed over, for they were cleaned away, or was about to."""
+        """VLSNs that a consumer has skipped, or was about to skip, since they were cleaned."""
 
     @property
     def small(self) -> dict[str, Kept]:
-        """All that durable COMMITs have set."""
+        """All values that durable COMMITs have set."""
         return self._small[-1][1]
 
     @property
@@ -100,21 +99,21 @@ class Transactions:
         return self._small
 
     def passes(self, consumer: str, first: int, to: int) -> None:
-        """Notes that a consumer goes on at ``to``: the entries before it were cleaned away before they were read."""
+        """Notes that a consumer continues at ``to``, since the entries before it were cleaned before they were read."""
         self._passed.setdefault(consumer, []).append(range(first, to))
 
     def passed(self, consumer: str) -> set[int]:
         return {vlsn for each in self._passed.get(consumer, ()) for vlsn in each}
 
     def placed(self, who: str, name: str, at: int, begins: int) -> None:
-        """Checks a position in an answer: a durable COMMIT has set it."""
+        """Checks a position in an answer: a durable COMMIT must have set it."""
         small = next((small for vlsn, small in self._small if vlsn == at), {})
         kept = small.get(name)
         if kept is None or kept.vlsn != at or msgspec.json.decode(kept.value)["next"] != begins:
             raise self._watch.violated(f"{who} was told that {name} is at {begins}, set at VLSN {at}; it is {kept}")
 
     def durable(self, data: bytes, header: BlockHeader) -> None:
-        """Checks a block that became durable: each transaction of it is whole, and no other row names one."""
+        """Checks a block that became durable: its transactions are whole, and no other row has a transaction's id."""
         txn = due = 0
         for entry in entries(data, header, kinds=KINDS):
             if entry.txn == 0 and not txn:
@@ -143,8 +142,9 @@ class Transactions:
             self._small.append((commit.vlsn, small))
 
     def agree(self, node: SimNode, upto: int) -> None:
-        """Checks a node that calls everything up to there durable: its small state is what those COMMITs have set."""
-        log = node.log  # also while it is being closed, which syncs what was not
+        """Checks the small state of a node, as of its durable end ``upto``: it is the sum of the COMMITs up to
+        there."""
+        log = node.log  # also while it is being closed, which syncs the rest
         assert log is not None
         small = log.view.history.small
         if small.lacks_to or small.settled > upto:
@@ -156,7 +156,7 @@ class Transactions:
             raise self._watch.violated(said)
 
     def shown(self, who: str, lines: int, headers: Mapping[str, str]) -> None:
-        """Checks a reader's page: neither its end nor the durable end beside it is within a transaction."""
+        """Checks a reader's page: neither its end nor its durable end is inside a transaction."""
         durable, ends = int(headers["Vlsnlog-Durable"]), int(headers["Vlsnlog-Next"]) - 1
         if durable in self.inside:
             raise self._watch.violated(f"{who} was told of a durable end within a transaction: {durable}")
@@ -164,7 +164,7 @@ class Transactions:
             raise self._watch.violated(f"{who} was shown a transaction up to VLSN {ends}, and not its end")
 
     def is_whole(self, who: str, first: int, values: Sequence[bytes]) -> None:
-        """Checks a transaction that was acknowledged."""
+        """Checks an acknowledged transaction."""
         watch = self._watch
         for vlsn, value in enumerate(values, first):
             watch.shown(who, vlsn, value)
@@ -173,14 +173,13 @@ class Transactions:
         watch.hold(end == first + len(values), f"{said}; its COMMIT is {end or 'nowhere'}")
 
     def check_end(self, name: str, span: VlsnRange) -> None:
-        """Checks what a node says of its log in the end: the last COMMIT of a transaction, unless it was cleaned
-        away."""
+        """Checks the node's last COMMIT of a transaction at the end, unless it was cleaned."""
         last = max(self.ends.values(), default=0)
         said = f"{name}: the last COMMIT is VLSN {last}, and its range says {span.last_txn_end}"
         self._watch.hold(span.last_txn_end == last or last < span.first, said)
 
     def check(self) -> None:
-        """Checks in the end, when all that may become durable is."""
+        """Checks all transactions at the end, once everything that may become durable is."""
         watch, places = self._watch, self._watch.ledger.places
         for sent in self.sent:
             at = [places.get(value, 0) for value in sent.values]
@@ -195,8 +194,8 @@ class Transactions:
 
 
 class TransactionClient:
-    """One at a time.  Every other one names its commits as a producer's submissions, and the others' names are their
-    handles'."""
+    """Makes one transaction at a time.  Half of the clients name commits as a producer's submissions, the others by
+    handles."""
 
     def __init__(self, clients: Clients, number: int, name: str = "t") -> None:
         self._clients, self._group, self._report = clients, clients.group, clients.report
@@ -207,7 +206,7 @@ class TransactionClient:
         self._sequence = self._count = self._born = 0
         self._whole: deque[tuple[str, Sent]] = deque(maxlen=ENDED_MAX)
         self._gone: deque[tuple[str, Sent]] = deque(maxlen=ENDED_MAX)
-        """Commits by their handles whose ends are known, and the paths at which they were asked for."""
+        """Commits of known outcome by their handles, with the paths of their requests."""
 
     async def run(self) -> None:
         while not self._clients.over:
@@ -235,7 +234,7 @@ class TransactionClient:
         return answer["transaction"] if status == 200 else None
 
     async def _stage(self, handle: str, sent: Sent) -> bool:
-        """Stages some calls' values; a call without an answer is sent again as the same. False where one is refused."""
+        """Stages the values of some calls; repeats a call without an answer. False if one is refused."""
         self._count += 1
         calls = self._rng.randint(1, CALLS_MAX)
         for call in range(calls):
@@ -264,7 +263,7 @@ class TransactionClient:
         return status == 200
 
     async def _commit(self, handle: str, sent: Sent, body: bytes = b"") -> None:
-        """Asks until an answer is certain, or all is over. ``body``: the positions that are committed with it."""
+        """Commits until an answer is certain, or the run is over. ``body`` has positions to commit with it."""
         acks = self._rng.choice(("majority", "majority", "all"))
         path = f"/{handle}/commit?acks={acks}&timeout={TIMEOUT_S}"
         if self._producer:
@@ -299,7 +298,7 @@ class TransactionClient:
                 return
             await self._pause(AGAIN_S)
         self._report.unknown += 1
-        if self._producer:  # under that name the sequence may be taken
+        if self._producer:  # another submission may have the sequence under that name
             self._producer, self._sequence, self._born = self._producer + 0x100, 0, self._clients.latest
 
     def _keep(self, path: str, sent: Sent) -> None:
@@ -307,8 +306,8 @@ class TransactionClient:
             (self._whole if sent.first else self._gone).append((path, sent))
 
     async def _ask_later(self, path: str, sent: Sent) -> None:
-        """Asks for a commit whose end is known, of a master that leads no more where there is one: the answer is that
-        end, or none that is certain."""
+        """Repeats a commit of known outcome, at a deposed master if there is one: the answer must be that outcome, or
+        not certain."""
         to = self._clients.leads_no_more(self._rng)
         status, answer, _ = await self._call("POST", f"/v1/transactions{path}", to=to)
         said = f"{self._name} hears {answer} of {path} after all"
@@ -339,8 +338,8 @@ class TransactionClient:
     async def _call(
         self, method: str, target: str, body: bytes = b"", headers: dict[str, str] = JSON, to: str = ""
     ) -> tuple[int, dict[str, Any], Mapping[str, str]]:
-        """Asks mostly the master, as the nodes have it, and the node that another one takes for the master. An answer
-        that never came is ``outcome-unknown``; lines are ``rows``."""
+        """Asks mostly the reported master, and follows redirects. A missing answer is ``outcome-unknown``; lines are
+        ``rows``."""
         self._report.operations += 1
         url = self._group.url(to or self._clients.target(self._rng))
         for _ in range(2):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class Violation(AssertionError):
-    """Something that must hold does not."""
+    """A violated invariant."""
 
 
 class Verdict:
@@ -15,13 +15,13 @@ class Verdict:
         self._say = say
 
     def hold(self, holds: bool, said: str) -> None:
-        """Keeps the violation, and ends what was about to be done."""
+        """Keeps the violation, and stops the current step."""
         if holds:
             return
         raise self.violated(said)
 
     def violated(self, said: str) -> Violation:
-        """Makes a violation to be raised; at every block, where words would cost more than the look."""
+        """Makes the violation to raise; for checks at every block, where formatting the text would cost too much."""
         violation = Violation(said)
         if self.violation is None:
             self.violation = violation

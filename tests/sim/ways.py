@@ -1,4 +1,4 @@
-"""Faults of a simulated network: partitions of every shape, slow links, lost connections, messages that come late."""
+"""Faults of a simulated network: partitions of every shape, slow links, lost connections, late messages."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ LATE_LINK_S = (0.3, 3.0)
 NARROW_RATE = 0.4
 """The share of the seeds that have narrow links."""
 WIDTHS_BYTES_PER_S = (125e3, 300e3, 1e6, 10e6, 0.0)
-"""The widths of a way between two nodes; 0: unlimited. Each carries 1.5 times what clients append, so a group heals as
-soon as on wide ones; ``test_sim`` holds the two together."""
+"""The rates of a directed link between two nodes; 0: unlimited. Each carries 1.5 times the bytes that clients append,
+so a group heals as fast as on wide links; ``test_sim`` checks this."""
 CLIENT_BYTES_PER_S = 1e6
 SHORT_LEAD_S = (1.0, 3.0)
-"""Seconds that a newly elected master is cut off, while no lead lasts."""
+"""Seconds for which a newly elected master is cut off, in times in which no leadership lasts."""
 
 
 def between(one: list[str], other: list[str]) -> list[tuple[str, str]]:
-    """Returns every way between the two sides, in either direction."""
+    """Returns every directed link between the two sides."""
     return [way for here in one for there in other for way in ((here, there), (there, here))]
 
 
@@ -36,7 +36,7 @@ class Ways:
             self.group.net.width = self._width
 
     def _width(self, source: str, target: str) -> float:
-        """Drawn for each directed pair as it is first used; it stays until the end."""
+        """Draws the rate of a directed pair at its first use; it stays until the end."""
         return CLIENT_BYTES_PER_S if "client" in (source, target) else self._links.choice(WIDTHS_BYTES_PER_S)
 
     def table(self) -> Table:
@@ -63,7 +63,7 @@ class Ways:
         return [each for each in self.group.names if each != name]
 
     def _split(self, name: str) -> None:
-        """One or two nodes from the others, the clients with either side."""
+        """Parts one or two nodes from the others; clients reach both sides."""
         names = list(self.group.names)
         few = {name, *self.rng.sample(names, self.rng.randrange(0, max(1, (len(names) - 1) // 2)))}
         sides = [sorted(few), [each for each in names if each not in few]]
@@ -73,7 +73,7 @@ class Ways:
         )
 
     def _cut_off(self, name: str) -> None:
-        """Long enough for the others to clean away what it lacks."""
+        """Cuts a node off for long enough that the others clean entries that it misses."""
         self.block(between([name], self._others(name)), (0.1, 20.0))
 
     def _one_way(self, name: str) -> None:
@@ -81,16 +81,16 @@ class Ways:
         self.block([(one, two)], (0.1, 8.0))
 
     def _mute(self, name: str) -> None:
-        """Mutes a node; half the time its replicas' disks are slow, and what it said is not synced yet."""
+        """Mutes a node; half the time its replicas' disks are slow, and its last messages are not synced yet."""
         if self.rng.random() < 0.5:
             for other in self._others(name):
                 self.nemesis.disks.slow(other)
         self.block([(name, other) for other in self._others(name)], (0.1, 6.0))
 
     def _half_heard(self, name: str) -> object:
-        """Lets one replica alone hear the master, which then ends, as all can see, or stands still. It stands for
-        longer than they wait.  The replica's disk is slow: the blocks that it alone has are not synced when they ask
-        for its vote."""
+        """Lets only one replica receive from the master, which then ends visibly, or is suspended for longer than the
+        others wait.  The replica's disk is slow: the blocks that it alone has are not synced when it is asked for its
+        vote."""
         master, nemesis, rng = self.group.master, self.nemesis, self.rng
         fed = [each for each, node in self.group.nodes.items() if node.state == "REPLICA"]
         if not fed or master not in self.group.nodes or not self.group.nodes[master].member.is_master():
@@ -113,9 +113,9 @@ class Ways:
         return True
 
     def _no_lead_lasts(self) -> object:
-        """Cuts off the newly elected master, for some seconds, before or soon after anybody has its first block. It is
-        back when the next one leads: tails of different terms that nobody else has (Raft, figure 8). Its own lead ends
-        first."""
+        """Cuts off each newly elected master, for some seconds, before or soon after another node has its first block.
+        It is back when the next one leads: tails of different terms, each on one node (Raft, figure 8). Its own
+        leadership ends first."""
         if self.group.master not in self.group.nodes:
             return False
         self._unsteady_until = self.group.loop.time() + self.rng.uniform(6.0, 15.0)
@@ -123,7 +123,7 @@ class Ways:
         return True
 
     def leads(self, name: str) -> None:
-        """Its lead has begun."""
+        """Is called when the node begins to lead."""
         if self.group.loop.time() < self._unsteady_until:
             delay_s = self.rng.choice((0.0, 0.0, self.rng.uniform(0.0, 0.01), self.rng.uniform(0.0, 0.3)))
             self.nemesis.later(delay_s, lambda: self._cut_short(name))
@@ -142,7 +142,7 @@ class Ways:
         self.nemesis.later(self.rng.uniform(*seconds), lambda: net.unblock(ways))
 
     def _slow_link(self, name: str) -> None:
-        """Messages that come late: behind a restart, a wipe, another election."""
+        """Delays messages until after a restart, a wipe, or another election."""
         other = self.rng.choice([*self._others(name), "client"])
         self.slow(name, other, self.rng.choice(SLOW_LINKS_S), self.rng.uniform(1.0, 8.0))
 
@@ -152,8 +152,8 @@ class Ways:
         self.nemesis.later(seconds, lambda: delays_s.pop((source, target), None))
 
     def _outlived(self, name: str) -> object:
-        """Keeps a node's messages on their way for long. Meanwhile it, or their receiver, ends, and is soon back; one
-        whose disk may be lost comes back without it."""
+        """Delays a node's messages for long. Meanwhile the node, or their receiver, ends and soon restarts; a node
+        whose disk may be lost restarts without it."""
         if name not in self.group.nodes:
             return False
         for other in self._others(name):

@@ -1,8 +1,8 @@
-"""The duties of each member of a healed group: lead, clean, and give its log to another.
+"""The duties of each member of a healed group: lead, clean, and provide its log for a restore.
 
-A member may follow and be equal to all others, and yet be of no use.  One that has lost its GROUP entry never leads or
-cleans, and hands its loss on to members restored from it.  So each member is asked, in turn, and named if it cannot.
-Nothing is broken meanwhile.
+A member may follow with the same log as all others, and still be useless.  One that has lost its GROUP entry never
+leads or cleans, and its loss spreads to members restored from it.  So each member is asked, in turn, and named if it
+cannot.  Meanwhile there are no faults.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from tests.sim.world import Simulation
 
 RATE = 0.25
-"""The share of the seeds in which each is asked."""
+"""The share of the seeds in which each member is asked."""
 LEADS_S, CLEANS_S, RESTORES_S = 15.0, 5.0, 20.0
 LOOK_S = 0.1
 WIPE_RATE = 0.4
-"""The rate at which the first of those that restore has lost its disk."""
+"""The rate at which the first restored member has lost its disk."""
 
 
 class Whole:
@@ -31,11 +31,11 @@ class Whole:
         self._serves = simulation.serves
 
     async def check(self) -> None:
-        # A whole log on a narrow link takes as long as it takes: that says nothing about a member's use.
+        # A whole log on a narrow link may take long, which is no fault of the member.
         self._group.net.width = None
         self._group.net.bytes_per_s.clear()
         _, whole_s = self._nemesis.disks.whole_by(self._group.loop.time())
-        await asyncio.sleep(max(0.0, whole_s - self._group.loop.time()))  # nor who can while its disk hangs on
+        await asyncio.sleep(max(0.0, whole_s - self._group.loop.time()))  # nor is a hanging disk
         names = list(self._group.names)
         electable = [member.name for member in self._nemesis.people.members.members if member.electable]
         for name in electable:
@@ -70,18 +70,18 @@ class Whole:
             if self._group.master == name:
                 await self._leads(self._rng.choice(self._others_that_lead(name)))
             await self._restores_from(provider, name, [each for each in others if each != provider])
-        electors = self._others_that_lead(name)  # one of two that is wiped takes the majority with it
+        electors = self._others_that_lead(name)  # if one of two is wiped, no majority is left
         if self._rng.random() < WIPE_RATE and len(electors) != 1:
             await self._wiped(name)
 
     async def _restores_from(self, provider: str, name: str, others: list[str]) -> None:
-        """Has a node restored from ``provider``; it reaches nobody else meanwhile."""
+        """Restores a node from ``provider``; it reaches no other node meanwhile."""
         self._say(f"--- {name} is to be restored from {provider}")
         before = self._watch.restored
         ways = between([name], others)
         for way in ways:
             self._group.net.block(*way)
-        # A person's request would be refused: it has to hear a majority of the others.
+        # An operator's order would be refused: the node must reach a majority of the others.
         wanted = self._group.nodes[name].restoration.want("it is to be restored from one alone")
         self._watch.hold(wanted, f"{name} does not want to be restored")
         await self._within(
@@ -93,7 +93,7 @@ class Whole:
         await self._is_back(name, provider)
 
     async def _wiped(self, name: str) -> None:
-        """Wipes a node, which comes back with nothing, and is a member again."""
+        """Wipes a node, which restarts empty, and becomes a member again."""
         if self._group.master == name:
             await self._leads(self._rng.choice(self._others_that_lead(name)))
         self._say(f"--- {name} is wiped")
@@ -103,7 +103,8 @@ class Whole:
         await self._is_back(name, "the others")
 
     async def _is_back(self, name: str, provider: str) -> None:
-        """Where it was one of two that elect, no majority was left meanwhile: it may lead, too."""
+        """Waits until the node is back. If it was one of two electors, no majority was left meanwhile, so it may lead,
+        too."""
         nodes = self._group.nodes
         await self._within(
             RESTORES_S,
@@ -137,6 +138,6 @@ class Whole:
 
 
 def _is_free(answer: dict[str, Any]) -> bool:
-    """Cleaning is; but clocks that were turned are not put right, and nothing goes for its age then."""
+    """Says whether cleaning is not blocked; changed clocks stay wrong, and then nothing is cleaned by age."""
     paused = answer.get("paused", "the answer says nothing")
     return not paused or paused.startswith("the clock of")

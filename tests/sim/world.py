@@ -1,10 +1,10 @@
 """A whole cluster under faults, in virtual time, from a seed: the node's own code on fakes.
 
-    seed ─► machines, network, clients, nemesis ─► 60 virtual seconds of faults ─► all mended ─► what must hold
+    seed ─► machines, network, clients, nemesis ─► 60 virtual seconds of faults ─► all faults end ─► final checks
 
-While it runs, ``watch`` holds every step against the rules.  In the end every value that was acknowledged or shown
-stands at its VLSN on every node, once.  A refused value is nowhere.  All logs are equal block by block, ``verify``
-finds nothing, and the group serves.
+While it runs, ``watch`` checks every step against the rules.  At the end every acknowledged or received value is at its
+VLSN on every node, once.  A refused value is absent.  All logs are equal block by block, ``verify`` finds nothing, and
+the group serves.
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ from vlsn.verify.verify import verify
 FAULTS_S = 60.0
 HEALS_S = 60.0
 CATCH_UP = 3.0
-"""The factor on the time that a disk has hung behind a narrow link, to carry what was logged meanwhile. The link
-carries half as much again as clients log, and they go on."""
+"""The time to carry the entries logged while a disk hung behind a narrow link, as a multiple of that time. The link
+carries half as much again as clients log, and they continue."""
 ASKED_S = 20
-"""Seconds after which a person has a node restored that does not mend itself."""
+"""Seconds after which an operator restores a node that does not mend itself."""
 SEGMENT_BYTES = 64 << 10
 MASTER_S = 20.0
-"""Seconds in which a master serves after everything was mended, where no disk has lost anything. Where some disks still
-hang, they begin when those of a majority do no more; they are longer by the time that a master with such a disk may
+"""Seconds in which a master must serve after all faults ended, if no disk has lost anything. If some disks still hang,
+the seconds begin once those of a majority do not; they are extended by the time for which a master with such a disk may
 lead on."""
 AGE_RATE, AGES_S = 0.2, (5.0, 20.0)
-"""The share of the seeds that clean by age, too, and how soon."""
+"""The share of the seeds that also clean by age, and the ages."""
 SOON_S = 0.001
-"""Seconds within which a master counts as serving already."""
+"""Seconds within which a master is said to serve already."""
 LAST_WORD = b"the last word"
 
 
 class Simulation:
     def __init__(self, seed: int, *, faults_s: float = FAULTS_S, few_producers: bool = False) -> None:
         self.seed = seed
-        seed_global(seed)  # what the client library draws its pauses from
+        seed_global(seed)  # the client library draws its pauses from it
         self._few_producers = few_producers
         self.rng = rng = Random(f"sim/{seed}")
         self.report = Report(seed, size=_size(rng.random()))
         self.faults_s = faults_s
         self._waited_for_all = False
         self._stays_damaged = False
-        """True where, once everything was mended, somebody needed what one member alone may have."""
+        """True if, after all faults, a node needed entries that only one member may have."""
         self._words = 0
         settings: dict[str, Any] = {
             "segment_bytes": SEGMENT_BYTES,
@@ -83,7 +83,7 @@ class Simulation:
         rot: Rot = rng.choices(("none", "minority", "everywhere"), (0.5, 0.4, 0.1))[0]
         if rot != "none":
             settings["scrub_period_s"] = 5.0
-        if any(each.are_there(seed) for each in (transactions, impatient, cdc)):  # which level 2 has, and its records
+        if any(each.are_there(seed) for each in (transactions, impatient, cdc)):  # they need level 2, and its records
             settings["levels"] = LEVELS
         if destinations.are_there(seed):
             settings |= destinations.settings_of(seed)
@@ -107,7 +107,7 @@ class Simulation:
         await group.serving()
         self.nemesis.active = active
         libraries = 2 if self.rng.random() < library.RATE else 0
-        early = durability.is_the_groups(self.seed)  # then no reader that counts on reports of durable entries
+        early = durability.is_the_groups(self.seed)  # then no reader that relies on reports of durable entries
         clients = self.clients = Clients(
             group,
             report,
@@ -162,7 +162,7 @@ class Simulation:
         return report
 
     def _lose_pages(self, name: str) -> None:
-        """Ends a node's process, so that it loses page files. Nothing dies once all is mended."""
+        """Ends a node's process, so that it loses page files. No process ends once all faults have."""
         if self.nemesis.active:
             self.nemesis.die(name, power=False)
 
@@ -177,7 +177,7 @@ class Simulation:
         return len(self.group.nodes) == len(self.group.names)
 
     async def _settled(self) -> None:
-        """Every node serves, and is at the end of the master's log."""
+        """Waits until every node serves, and is at the end of the master's log."""
         group = self.group
         asked: set[str] = set()
         began_s = group.loop.time()
@@ -189,7 +189,7 @@ class Simulation:
             majority_s, last_s = self.nemesis.disks.whole_by(began_s)
             self._waited_for_all |= any(map(_waits_for_all, nodes.values()))
             if self.nemesis.rotten or self._waited_for_all:
-                majority_s = last_s  # a damaged log's missing blocks, or answers about them, may lie on a hanging disk
+                majority_s = last_s  # a hanging disk may have a damaged log's missing blocks
             master_by_s = majority_s + MASTER_S + (LEADS_S if last_s > began_s else 0.0)
             if not self.report.to_master_s and self.serves(group.master):
                 self.report.to_master_s = max(SOON_S, group.loop.time() - majority_s)
@@ -230,8 +230,8 @@ class Simulation:
         await self.last_word()
 
     def _is_damaged(self) -> bool:
-        """Says whether one of a minority stays damaged: it tells nobody where its log ends, so one that lost the tail
-        of its own to a power cut waits for that, until a person lifts its floor."""
+        """Says whether one of a minority stays damaged: it does not report its log's end, so a node that lost its own
+        tail to a power cut waits for that report, until an operator lifts its vote floor."""
         nodes = self.group.nodes
         return any(name in nodes and nodes[name].state == "DAMAGED" for name in self.nemesis.minority.ever)
 
@@ -243,7 +243,7 @@ class Simulation:
         return log.view.history.term_of(log.view.dtvlsn) == log.node_file.record.term
 
     def _is_at_rest(self) -> bool:
-        """Everything is durable, everywhere, and nothing is under way any more."""
+        """Says whether everything is durable everywhere, and nothing is under way any more."""
         nodes, names = self.group.nodes, self.group.names
         return (
             self._all_up()
@@ -259,11 +259,12 @@ class Simulation:
         )
 
     def _all_serve(self) -> bool:
-        """The same; nor is anybody restored, as a person may ask for late."""
+        """Says the same; and that no node is being restored, as an operator may order late."""
         return self._is_at_rest() and all(node.state in ("MASTER", "REPLICA") for node in self.group.nodes.values())
 
     async def _mended(self, name: str) -> None:
-        """The scrub finds rotten blocks, and peers mend them; a person restores those that no peer has."""
+        """Waits until the scrub finds rotten blocks, and peers mend them; an operator restores nodes that no peer can
+        mend."""
         disk = self.group.machines[name].disk
         for second in range(int(HEALS_S)):
             node = self.group.nodes.get(name)
@@ -276,21 +277,21 @@ class Simulation:
             if second == ASKED_S and (name in self.nemesis.minority.ever or self._is_alone_with(name)):
                 self.say(f"--- a person has {name} restored")
                 await self.nemesis.ask_for_restore(name)
-            if second % 10 == 0:  # the scrub looks at segments that are not written to any more
+            if second % 10 == 0:  # the scrub reads only segments that are no longer written
                 await self.nemesis.people.post(name, "/v1/admin/rotate")
             await asyncio.sleep(1.0)
         self.watch.hold(False, f"{name} is not mended within {HEALS_S} s")
 
     def _is_alone_with(self, name: str) -> bool:
-        """Says whether the others have cleaned away what is damaged there: nobody can give it any more."""
+        """Says whether the others have cleaned the entries that are damaged there, so that no node can provide them."""
         node = self.group.nodes[name]
         damaged = [damage.vlsn for damage in node.open.mending.damages.values()] if node.open is not None else []
         firsts = [other.opened().log.view.range.first for each, other in self.group.nodes.items() if each != name]
         return bool(damaged) and all(max(damaged) < first for first in firsts)
 
     async def last_word(self) -> int:
-        """Appends on a majority. A moment may pass until the replicas are past their syncup, and until a narrow link
-        has carried what lies before it: each try has a word of its own, for the one before may be in the log."""
+        """Appends on a majority. Replicas may still be in syncup, or a narrow link may still carry earlier bytes. So
+        each attempt has a value of its own, since the earlier one may be in the log."""
         for _ in range(int(HEALS_S / 0.1)):
             self._words += 1
             word = LAST_WORD + b" %d" % self._words
@@ -319,12 +320,12 @@ class Simulation:
             watch.transactions.check_end(name, log.view.range)
             report.cleaned = max(report.cleaned, log.view.range.first - 1)
             held = await self._entries(name)
-            first = log.view.range.first  # cleaning may have gone on meanwhile
+            first = log.view.range.first  # cleaning may continue meanwhile
             held = {vlsn: value for vlsn, value in held.items() if vlsn >= first}
             wanted = {vlsn: value for vlsn, value in watch.values.items() if vlsn >= first}
             watch.hold(held == wanted, f"{name} serves other entries than were durable: {_apart(held, wanted)}")
             for block, _ in visible(machine.disk, f"/{name}", watch.flips):
-                if log.view.range.first <= block.first <= ranges[name].last:  # a note may come behind, not durable yet
+                if log.view.range.first <= block.first <= ranges[name].last:  # a later note may not be durable yet
                     watch.hold(watch.durable.get(block.first) == block, f"{name}: {block} in the end")
             aside = _set_aside(machine, name)
             watch.hold(name in watch.rotten or not aside, f"{name}: set aside, on a sound disk: {aside}")
@@ -348,7 +349,7 @@ class Simulation:
         return {Rule.OVERMARKED_DURABLE} if name in self.watch.overmarked else set()
 
     async def _verified(self, name: str) -> VerifyReport:
-        """Verifies that copy. Rot in ``state`` under a node that is up stays until its scrub meets it."""
+        """Verifies that copy. Rot in ``state`` of a running node stays until its scrub finds it."""
         machine = self.group.machines[name]
         for _ in range(int(HEALS_S)):
             if name in self.watch.rotten:
@@ -366,7 +367,7 @@ class Simulation:
             response = await self.group.client.request(
                 "GET", f"{self.group.url(name)}/v1/entries?from={at}", timeout_s=9
             )
-            if response.status == 410:  # cleaned away meanwhile
+            if response.status == 410:  # cleaned meanwhile
                 found.clear()
                 at = msgspec.json.decode(bytes(response.body))["first"]
                 continue
@@ -379,12 +380,12 @@ class Simulation:
 
 
 def _size(drawn: float) -> int:
-    """Mostly three nodes; two and four need all, or three, for a majority."""
+    """Draws the group's size: mostly three nodes; two need both for a majority, four need three."""
     return 5 if drawn < 0.2 else 3 if drawn < 0.85 else 4 if drawn < 0.95 else 2
 
 
 def _waits_for_all(node: Node) -> bool:
-    """Says whether it may need all members: to learn the end of their logs, or to be restored."""
+    """Says whether the node may need all members: for the end of their logs, or for a restore."""
     floored = node.log is not None and bool(node.log.node_file.record.floor_vlsn)
     return floored or node.state == "RESTORING"
 
@@ -394,7 +395,7 @@ def _states(group: SimGroup) -> dict[str, tuple[str, str]]:
 
 
 def _set_aside(machine: Machine, name: str) -> list[str]:
-    """Files and stores that a node could not use and keeps; cut tails are none of them."""
+    """Lists files and stores that a node could not use and set aside, without cut tails."""
     paths = [*machine.disk.files(f"/{name}"), *machine.stores.contents]
     return [path for path in paths if any(part in path for part in (".damaged", ".old", ".aside"))]
 
@@ -411,8 +412,8 @@ def _apart(one: dict[int, bytes], other: dict[int, bytes]) -> str:
 async def simulated(
     seed: int, *, faults_s: float = FAULTS_S, ended: Callable[[Simulation], None] = lambda _: None
 ) -> Report:
-    """Returns one seed's report; a violation comes with the story of its faults. ``ended`` sees the run when all nodes
-    have stopped."""
+    """Returns one seed's report; a violation has the transcript of its faults. ``ended`` receives the run once all
+    nodes have stopped."""
     with (
         library.few_producers(seed) as few,
         library.seeded_names(seed),

@@ -12,7 +12,8 @@ from vlsn.errors import BadArgument, BadBody, Damaged, WrongVersion
 from vlsn.format.block import EntryKind
 from vlsn.format.records import CommitEntry, Settings
 from vlsn.format.segment import HEADER_PAGE, SegmentHeader, segment_name
-from vlsn.levels import LEVEL_MAX, Levels
+from vlsn.levels import BRINGS, LEVEL_MAX, Levels
+from vlsn.levels import LEVELS as SPOKEN
 from vlsn.seams import Seams
 from vlsn.state import node_file
 from vlsn.state.state_store import RECORD_KEY, StateStore
@@ -244,3 +245,7 @@ def test_a_level_is_a_number_in_its_range() -> None:
     for level in (0, -1, LEVEL_MAX + 1, "2", 1.5):
         with pytest.raises(BadBody):
             CommitEntry.decode(msgspec.json.encode({"set": {"level": level}}))
+
+
+def test_each_level_of_this_binary_says_what_it_brings() -> None:
+    assert sorted(BRINGS) == list(range(2, SPOKEN.max + 1)) and all(BRINGS.values())

@@ -43,8 +43,8 @@ class IndexHole(Damaged):
 
 
 class VlsnIndex(Lookups):
-    """The index. After ``load``, recovery calls ``merge`` with what it found, or else ``clear``, and puts the whole
-    log. ``settings`` are those of the tracker."""
+    """The index. After ``load``, recovery calls ``merge`` with the blocks that it found, or ``clear``, and then puts
+    the whole log. ``settings`` are those of the tracker."""
 
     def __init__(self, store: KeyValue, latch: AbstractContextManager[object], **settings: int) -> None:
         super().__init__(store, latch, **settings)

@@ -3,7 +3,7 @@
 A range is ``{first, last, last_sync, last_txn_end}``, all 0 if the log is empty. It is immutable and replaced whole, so
 that a reader without the latch never sees half of a change. The model is JE's ``VLSNRange``.
 
-A put of 11–20      {1, 10, 10, 0} → {1, 20, 10, 0}       the last rises, what is synced does not yet
+A put of 11–20      {1, 10, 10, 0} → {1, 20, 10, 0}       last rises, last_sync does not yet
 the sync after it   {1, 20, 10, 0} → {1, 20, 20, 0}
 a rollback to 15    {1, 20, 20, 0} → {1, 15, 15, 0}
 a trim below 11     {1, 15, 15, 0} → {11, 15, 15, 0}

@@ -1,8 +1,8 @@
 """The paging manager: the paging stores of all destinations of one node.
 
-    subscriptions ─► reconciled ─► a pass ─► covers: the log may begin there ─► done: pages that nobody wants go
+    subscriptions ─► reconciled ─► a pass ─► covers: the log may begin there ─► done: unneeded pages are dropped
 
-It knows what the page table has, and takes no decision of its own about when.  At home only.
+The manager knows the contents of the page table, and makes no decision about when to page. On the owner's thread only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vlsn.seams import Disk
 
 
 class PagingManager:
-    """Made empty; ``adopt`` gives it what an open has found."""
+    """The stores of one node, empty at first. ``adopt`` sets the stores that an open has found."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class PagingManager:
         self.stores = dict(opened.stores)
 
     def store_of(self, subscription: Subscription) -> PagingStore:
-        """Returns the store of a destination, a new one where it has none yet; nothing on disk is touched."""
+        """Returns the store of a destination, and creates a missing one without touching the disk."""
         uuid = subscription.uuid
         store = self.stores.get(uuid)
         if store is None:
@@ -52,8 +52,8 @@ class PagingManager:
         return store
 
     def reconciled(self, subscriptions: Sequence[Subscription], first: Vlsn) -> list[Change]:
-        """Returns what the page table has to say of these destinations, the log beginning at ``first``, before it is
-        cleaned or anything of them is delivered; of those that are no more, too."""
+        """Returns the changes of the page table that are needed before the log, which begins at ``first``, is cleaned
+        or messages are delivered. Includes destinations that were dropped."""
         listed = {subscription.uuid for subscription in subscriptions}
         changes = [
             Change(uuid, None, gone=list(store.pages)) for uuid, store in self.stores.items() if uuid not in listed
@@ -65,8 +65,8 @@ class PagingManager:
         return changes
 
     def done(self, subscriptions: Iterable[Subscription], looked: dict[str, dict[int, bool]]) -> list[Change]:
-        """Returns what the page table has to say to let go of pages that nobody wants. ``looked``: pages that were
-        looked into, by uuid (``PagingStore.done``)."""
+        """Returns the changes that drop unneeded pages from the page table. ``looked`` has, by uuid, the pages that
+        were read (``PagingStore.done``)."""
         found = []
         for subscription in subscriptions:
             store = self.stores.get(subscription.uuid)
@@ -76,7 +76,7 @@ class PagingManager:
         return found
 
     def committed(self, changes: Iterable[Change]) -> list[tuple[PagingStore, Sequence[int]]]:
-        """Notes what the page table says now, and returns the files that are to go."""
+        """Notes the present contents of the page table, and returns the files to remove."""
         going = []
         for change in changes:
             store = self.stores[change.uuid]
@@ -90,12 +90,12 @@ class PagingManager:
         return going
 
     def wants(self, subscriptions: Iterable[Subscription], upto: Vlsn) -> list[tuple[Subscription, PagingStore]]:
-        """Lists the destinations that were not paged up to ``upto``, with their stores."""
+        """Returns the destinations that are not paged up to ``upto``, with their stores."""
         found = [(subscription, self.store_of(subscription)) for subscription in subscriptions]
         return [(subscription, store) for subscription, store in found if store.paged_to < upto]
 
     def uncovered(self, subscriptions: Iterable[Subscription], first: Vlsn, begin: Vlsn) -> str:
-        """Returns why a log that begins at ``begin`` may not begin at ``first``; empty where it may."""
+        """Returns why a log that begins at ``begin`` may not begin at ``first``; empty if it may."""
         for subscription in subscriptions:
             store = self.stores.get(subscription.uuid)
             row = store.row if store is not None else None

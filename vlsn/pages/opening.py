@@ -1,14 +1,15 @@
-"""Pages found when a log is opened: files that count stay, others go, and lost ones are missing.
+"""The pages that are found when a log is opened: valid files stay, others are removed, and lost ones are noted as
+missing.
 
     row     file
-    yes     whole, or longer        stays; a longer one takes no more
-    yes     none                    its VLSNs are missing: another member gives them
-    yes     shorter                 it is salvaged: what can be read of it stays, the rest is missing
-    yes     only ``*.damaged``      a salvage was stopped: it is done again
-    no      there                   done, or never finished, or its row has vanished: ``listed_anew`` says which
-    no destination in the table at all, or a row of it that cannot be read, but files: their records say what they hold.
+    yes     whole, or longer        stays; nothing more is written to a longer one
+    yes     none                    its VLSNs are missing: another member sends them
+    yes     shorter                 it is salvaged: the readable part stays, the rest is missing
+    yes     only ``*.damaged``      a salvage was interrupted: it is repeated
+    no      there                   finished, or never completed, or its row is lost: ``listed_anew`` decides
+    no row of the destination at all, or an unreadable one, but files: the records in the files show what they contain
 
-On the pager's thread; durable on return, but for the table's own part, which is returned as changes.
+Runs on the pager's thread. Durable on return, except for the table's changes, which are returned.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ PAGE_FILE = re.compile(r"([0-9]{9})\.page(\.damaged)?\Z")
 
 @dataclass(slots=True)
 class OpenedPages:
-    """All paging stores of a directory, and what its page table is to say before they are used."""
+    """All paging stores of a directory, and the changes that its page table needs before the stores are used."""
 
     stores: dict[str, PagingStore]
     changes: list[Change] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     aside: list[tuple[str, int]] = field(default_factory=list)
-    """Pages that are to be salvaged: uuid and number."""
+    """Pages to salvage: uuid and number."""
 
 
 def open_pages(
@@ -109,7 +110,7 @@ def _mended(
     numbers: dict[int, bool],
     notes: list[str],
 ) -> Change | None:
-    """Returns what the page table is to say where files or rows of pages are gone; None where none is."""
+    """Returns the changes of the page table for lost files or lost rows of pages, or None if nothing is lost."""
     gone = [number for number in pages if number not in numbers]
     lost = [(page.covers_from, page.covers_to) for number in gone if not (page := pages[number]).superseded]
     row = msgspec.structs.replace(
@@ -135,12 +136,13 @@ def _mended(
 def listed_anew(
     contents: PageContents, row: StoreRow, pages: Mapping[int, PageRow]
 ) -> tuple[PageRow | None, list[Span]]:
-    """Returns the row of a page that the table has none of, and the VLSNs in it that cannot be read.
+    """Returns a row for a page that has none in the table, and the spans of VLSNs in the page that cannot be read.
 
-    Its records count where they lie at or below ``paged_to``, in VLSNs that no other page covers and that are not
-    missing. A pass that never counted has written behind ``paged_to``. A salvage or a filling that never counted has
-    written VLSNs that others cover, or that are still missing. None for such pages. A page that was done, and whose
-    file was not removed, is done again."""
+    The page's records are valid if they are at or below ``paged_to``, in VLSNs that no other page covers and that are
+    not missing. An uncommitted pass has written after ``paged_to``. An uncommitted salvage or filling has written VLSNs
+    that other pages cover, or that are still missing. None for such pages. A finished page whose file was not removed
+    is valid again, and is finished again later.
+    """
     live = [(page.covers_from, page.covers_to) for page in pages.values() if not page.superseded]
     covered, found = VlsnSet.of_spans([*live, *row.missing]), NO_ROW
     for piece in sorted(contents.pieces, key=lambda piece: piece.head.offset):
@@ -155,7 +157,7 @@ def listed_anew(
 
 
 def _is_short(disk: Disk, path: str, row: PageRow) -> bool:
-    """Says whether a page has fewer bytes than count."""
+    """Returns whether a page file is shorter than its row says."""
     with closing(disk.open(path)) as file:
         return file.size() < row.end
 
@@ -163,9 +165,9 @@ def _is_short(disk: Disk, path: str, row: PageRow) -> bool:
 def _rebuilt(
     disk: Disk, place: str, uuid: str, numbers: list[int], log_first: int
 ) -> tuple[StoreRow | None, dict[int, PageRow]]:
-    """Reads the whole records of the files, which it syncs first. Records written twice, by a pass that never counted
-    and by the next one, are taken once. Nothing is taken behind a gap that the log fills: it is paged again. Those of
-    before the destination was moved are superseded."""
+    """Reads the whole records of the files, after syncing the files. Records that were written twice, by an uncommitted
+    pass and by the next one, are used once. Records after a gap that the log can fill are not used: the log is paged
+    again. Records from before the destination was moved are superseded."""
     prefix = read_about(disk, place)
     since = {number: _since(disk, place, number) for number in sorted(numbers)} if prefix is not None else {}
     newest = max(since.values(), default=0)
@@ -200,7 +202,7 @@ def _rebuilt(
 
 
 def _since(disk: Disk, place: str, number: int) -> int:
-    """Syncs a page, and reads what it was written for; 0 where that cannot be read."""
+    """Syncs a page, and returns its ``since``, or 0 if that cannot be read."""
     with closing(disk.open(f"{place}/{number:09d}.page", write=True)) as file:
         try:
             file.sync()
@@ -212,7 +214,7 @@ def _since(disk: Disk, place: str, number: int) -> int:
 
 
 def read_about(disk: Disk, place: str) -> bytes | None:
-    """Returns the prefix that the pages in ``place`` were written for; None where that cannot be read."""
+    """Returns the prefix for which the pages in ``place`` were written, or None if it cannot be read."""
     try:
         with closing(disk.open(f"{place}/{ABOUT_NAME}")) as file:
             about = msgspec.json.decode(file.read(0, file.size()), type=About)

@@ -1,15 +1,15 @@
-"""The page: one file of a destination, of records that several writers put in side by side.
+"""The page: one file of a destination, with records that several writers may write in parallel.
 
     0        8       10 12   16   24     32    40  60  64
     |VLSNPAGE|version|0 |salt|uuid|number|since|0 …|crc| record | record | 0 … | record …
 
-1. A writer gets its place under the store's latch and writes outside of it. So records lie in the order of their
-   places, not of their VLSNs: a reader sorts them.
-2. The first record of each pass lies at a multiple of 4096: no write touches a page of the cache that holds what was
-   synced before, so a power cut takes none of that with it.  Between the two there are zeros.
-3. How far a page counts is said by the page table alone (``PageRow.end``), once all before that is synced.  A page with
-   bytes past that is never written to again.
-4. A page that has failed a write or a sync takes no more either.
+1. A writer gets an offset under the store's latch, and writes without the latch. So records are in the order of their
+   offsets, not of their VLSNs; a reader sorts them.
+2. The first record of each pass is at a multiple of 4096. So no write touches a page of the cache with bytes that were
+   synced before, and a power cut cannot damage these. The bytes before that record are zeros.
+3. The page table alone says how far a page is valid (``PageRow.end``), once everything before ``end`` is synced.
+   Nothing more is written to a page with bytes after ``end``.
+4. Nothing more is written to a page after a failed write or sync.
 
 Worked example: records of 200 and 96 bytes at 64 and 264, ``end`` 360; the next pass begins at 4096.
 """
@@ -40,31 +40,31 @@ HEADER_BYTES: Final = 64
 MAGIC: Final = b"VLSNPAGE"
 VERSION: Final = 1
 STRIDE: Final = 4096
-"""The first record of each pass lies at a multiple of it."""
+"""The first record of each pass is at a multiple of this offset."""
 
 assert HEADER.size == HEADER_BYTES
 
 
 class PageRow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A page as the page table has it."""
+    """A page's row in the page table."""
 
     end: int
-    """The records before it count: they were synced."""
+    """The records before this offset are valid: they were synced."""
     first: int
-    """The lowest VLSN of a message in it."""
+    """The lowest VLSN of a message in the page."""
     last: int
-    """The highest one."""
+    """The highest VLSN of a message in the page."""
     count: int
-    """Its messages …"""
+    """The number of messages …"""
     bytes: int
     """… and the bytes of their keys and values."""
     covers_from: int
-    """No other message from here …"""
+    """When the page was written, the destination wanted no other message from this VLSN …"""
     covers_to: int
-    """… to here was wanted when it was written."""
+    """… to this one."""
     superseded: bool = False
-    """The destination was moved since, so it may lack what is wanted now: others hold all of it, or will, and it goes
-    then. It is not read any more."""
+    """True if the destination was moved since, so this page may be missing messages that are wanted now. Other pages
+    have these messages, or will have them; then this page is removed. A superseded page is not read."""
 
     def with_record(self, record: Record | RecordHead, end: int) -> PageRow:
         return PageRow(
@@ -87,13 +87,13 @@ def page_name(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PageHeader:
-    """The first bytes of a page."""
+    """The header of a page."""
 
     uuid: str
     number: int
     salt: int
     since: int = 0
-    """``Subscription.since`` of the destination when it was written."""
+    """``Subscription.since`` of the destination when the page was written."""
 
     def encode(self) -> bytes:
         raw = bytearray(HEADER_BYTES)
@@ -104,7 +104,7 @@ class PageHeader:
 
     @classmethod
     def decode(cls, raw: Buffer) -> PageHeader:
-        """Raises ``BadBody``, and ``WrongVersion`` for a page of a later version."""
+        """Decodes a header. Raises ``BadBody``, and ``WrongVersion`` for a page of a later version."""
         if len(raw) < HEADER_BYTES or bytes(raw[:8]) != MAGIC:
             raise BadBody("no page's header")
         _, version, _, salt, uuid, number, since, _, stored = HEADER.unpack_from(raw)
@@ -116,17 +116,17 @@ class PageHeader:
 
 
 class PageWriter:
-    """A page that is written to. ``place`` under the store's latch, ``write`` by any thread, the rest where no write is
-    under way."""
+    """A page that is being written. Call ``place`` under the store's latch, ``write`` on any thread, and the other
+    methods while no write is under way."""
 
     def __init__(self, file: File, header: PageHeader, row: PageRow = NO_ROW, *, made: bool) -> None:
         self.header = header
         self.row = row
-        """With all that has its place here, synced or not."""
+        """The page's row with all placed records, synced or not."""
         self.made = made
-        """Its name is not durable yet."""
+        """True while the file's name is not durable yet."""
         self.writers = 0
-        """Writes under way."""
+        """The number of writes under way."""
         self.broken = False
         self.unsynced = made
         self._file = file
@@ -134,7 +134,7 @@ class PageWriter:
 
     @classmethod
     def create(cls, disk: Disk, directory: str, header: PageHeader) -> PageWriter:
-        """Makes the file, with its header. Raises ``OSError``."""
+        """Creates the file with its header. Raises ``OSError``."""
         file = disk.open(f"{directory}/{page_name(header.number)}", create=True)
         try:
             file.write(0, [header.encode()])
@@ -144,15 +144,15 @@ class PageWriter:
         return cls(file, header, made=True)
 
     def begin_pass(self) -> None:
-        """Begins a pass: its first record shares no page of the cache with records synced before."""
+        """Begins a pass: its first record shares no page of the cache with records that were synced before."""
         self._aligned = self.row is NO_ROW
 
     def fits(self, size: int, page_bytes: int) -> bool:
-        """Says whether a record of ``size`` has its place here; the first one always has."""
+        """Returns whether a record of ``size`` bytes fits this page. The first record always fits."""
         return not self.row.count or self._next() + size <= page_bytes
 
     def place(self, record: Record) -> int:
-        """Gives ``record`` its place, and counts one more writer."""
+        """Returns the offset for ``record``, and counts one more writer."""
         offset = self._next()
         self._aligned = True
         self.row = self.row.with_record(record, offset + record.size)
@@ -164,7 +164,8 @@ class PageWriter:
         return self.row.end if self._aligned else (self.row.end + STRIDE - 1) // STRIDE * STRIDE
 
     def write(self, record: Record, offset: int) -> None:
-        """Writes the record at its place; not durable. Raises ``OSError``: the page takes no more then."""
+        """Writes the record at its offset; not durable. Raises ``OSError``; then nothing more is written to this
+        page."""
         try:
             self._file.write(offset, record.placed(offset, self.header.salt))
         except BaseException:
@@ -172,8 +173,8 @@ class PageWriter:
             raise
 
     def sync(self) -> None:
-        """Syncs what was written. Raises ``OSError``: the page takes no more then, and none of it counts. A second sync
-        may succeed although the first one has lost data."""
+        """Syncs the written records. Raises ``OSError``; then the page is not used any more, and none of these records
+        is valid, because a second sync may succeed although the first one has lost data."""
         assert not self.writers
         if self.broken:
             raise OSError(errno.EIO, "a page that has failed a write or a sync")
@@ -190,7 +191,7 @@ class PageWriter:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One record of a page, whole."""
+    """One whole record of a page."""
 
     head: RecordHead
     messages: Messages
@@ -198,22 +199,22 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class PageContents:
-    """The contents of a page: its records up to the first that does not read back, ascending by VLSN."""
+    """The contents of a page: its records up to the first damaged one, in ascending order of VLSN."""
 
     header: PageHeader
     pieces: list[Piece]
     fault: str = ""
-    """The fault at ``fault_at``; empty for a page that reads back whole."""
+    """The damage at ``fault_at``; empty for a whole page."""
     fault_at: int = 0
     vlsns: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
     def bytes(self) -> int:
-        """The memory that it takes, about."""
+        """The approximate memory in bytes that the contents take."""
         return sum(piece.head.end - piece.head.offset + 64 * piece.head.count for piece in self.pieces)
 
     def entries(self, chosen: I64) -> list[Entry]:
-        """Returns the messages of these numbers (ascending) in ``vlsns``."""
+        """Returns the messages with these indices (ascending) in ``vlsns``."""
         found: list[Entry] = []
         before = 0
         for piece in self.pieces:
@@ -232,8 +233,8 @@ class PageContents:
 
 
 def walk(buf: Buffer, header: PageHeader, end: int) -> Iterator[RecordHead]:
-    """Yields the heads of the whole records before ``end``, in the order of their places. Raises ``BadBody`` behind the
-    last one where the rest up to ``end`` is none."""
+    """Yields the heads of the whole records before ``end``, in the order of their offsets. Raises ``BadBody`` after the
+    last whole record if the bytes up to ``end`` are not a record."""
     at, view = HEADER_BYTES, memoryview(buf)
     while at < end:
         head_end = min(at + HEAD_BYTES, len(buf))
@@ -252,8 +253,8 @@ def walk(buf: Buffer, header: PageHeader, end: int) -> Iterator[RecordHead]:
 
 
 def read_page(disk: Disk, path: str, uuid: str, number: int, end: int | None) -> PageContents:
-    """Reads a page whole, up to ``end`` (None: as far as there are whole records). The first fault is its ``fault``,
-    behind the records that read back. Raises ``WrongVersion``, and ``OSError`` for an error that is no damage."""
+    """Reads a page up to ``end``; None reads all whole records. ``fault`` describes the first damage, after the
+    readable records. Raises ``WrongVersion``, and ``OSError`` for an error that is no damage."""
     header, at, fault = PageHeader(uuid, number, 0), 0, ""
     pieces: list[Piece] = []
     try:

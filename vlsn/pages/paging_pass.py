@@ -1,17 +1,16 @@
-"""One pass of the pager: entries that leave the log are written into the pages of the destinations that still want
-them.
+"""One pass of the pager: entries that leave the log are written to the pages of the destinations that still want them.
 
-    1  the log is read from the lowest VLSN that a destination was not paged up to, by windows of a MiB
+    1  the log is read from the lowest VLSN that a destination has not paged, by windows of a MiB
     2  of each window every destination's messages are chosen by column, and written as one record
-    3  after a stride of the log the pages are synced, and their directories where pages are new
-    4  one transaction of the page table says so                                      ◄ commit point
+    3  after a stride of the log the pages are synced, and their directories if pages are new
+    4  one transaction updates the page table                                         ◄ commit point
     5  again, until ``upto``; only then may the log be cut there
 
-Stopped before 4 the pages have bytes that do not count, and the log has all of it; after 4 they are there twice. A
-failed write or sync ends the pass: counted records stay, the rest is written again into other pages.
+After a crash before 4, the pages have bytes that are not valid, and the log has all messages. After 4, the log and the
+pages both have them. A failed write or sync ends the pass: valid records stay, and the others are written again to
+other pages.
 
-Each step is one job of the pager's worker: nothing else waits for it, and no other thread waits longer than for one of
-NumPy's calls.
+Each step is one job of the pager's worker. No other thread waits for it longer than for one call of NumPy.
 """
 
 from __future__ import annotations
@@ -42,7 +41,8 @@ class Selector:
         self._messages = MessageFilter(subscription.name, subscription.prefix, subscription.letters)
 
     def wanted(self, rows: EntryRows, from_vlsn: int, to_vlsn: int) -> Mask | None:
-        """Marks the messages from ``from_vlsn`` to ``to_vlsn`` that are not acknowledged; None where there are none."""
+        """Returns marks for the unacknowledged messages from ``from_vlsn`` to ``to_vlsn``, or None if there are
+        none."""
         first = rows.first_vlsn
         low, high = max(from_vlsn - first, 0), min(to_vlsn - first + 1, rows.rows)
         if low >= high or self._subscription.acknowledged.covers(first + low, first + high - 1):
@@ -59,7 +59,7 @@ class Selector:
 
 @dataclass(slots=True)
 class Want:
-    """One destination of a pass; ``covers_from`` is the first VLSN behind what its last record covers."""
+    """One destination of a pass. ``covers_from`` is the first VLSN after those that its last record covers."""
 
     subscription: Subscription
     store: PagingStore
@@ -69,8 +69,8 @@ class Want:
 
 
 class PagingPass:
-    """A pass up to ``upto``, a block's last VLSN. ``step``, ``sync`` and ``discard`` on the pager's thread, the rest on
-    the owner's. ``index`` finds the log's blocks."""
+    """A pass up to ``upto``, the last VLSN of a block. Call ``step``, ``sync`` and ``discard`` on the pager's thread,
+    the other methods on the owner's. ``index`` finds the log's blocks."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class PagingPass:
         self._at = min((want.covers_from for want in self._wants), default=int(upto) + 1)
         self._lsn = NULL_LSN
         self.looked_bytes = 0
-        """Bytes of the log looked at since the last sync."""
+        """The bytes of the log read since the last sync."""
         self._begun = False
 
     @property
@@ -105,16 +105,16 @@ class PagingPass:
 
     @property
     def paged_to(self) -> Vlsn:
-        """All up to here is in pages, synced or not."""
+        """All messages up to this VLSN are in pages, synced or not."""
         return Vlsn(self._at - 1)
 
     @property
     def due(self) -> bool:
-        """Says whether what was written is to be synced, and to count, before the next step."""
+        """True if the written records must be synced and committed before the next step."""
         return self.over or self.looked_bytes >= self._stride_bytes
 
     def step(self) -> None:
-        """Looks at one window of the log. Raises ``OSError``, ``Damaged``, ``Trimmed``."""
+        """Pages one window of the log. Raises ``OSError``, ``Damaged``, ``Trimmed``."""
         if not self._begun:
             self._begun = True
             for want in self._wants:
@@ -148,7 +148,7 @@ class PagingPass:
         want.covers_from = last + 1
 
     def full_pages(self) -> list[PageWriter]:
-        """Returns the pages that are full and not synced yet: they may be synced elsewhere, before ``sync``."""
+        """Returns the full pages that are not synced yet. Another worker may sync these pages before ``sync``."""
         return [writer for want in self._wants for writer in want.store.full_pages()]
 
     def sync(self) -> list[Change]:
@@ -163,7 +163,7 @@ class PagingPass:
         return changes
 
     def committed(self, changes: Sequence[Change]) -> None:
-        """Notes that the page table says so."""
+        """Notes that the page table has these changes."""
         wants = {want.store.uuid: want for want in self._wants}
         for change in changes:
             store = wants[change.uuid].store
@@ -171,7 +171,7 @@ class PagingPass:
             store.begin_pass(wants[change.uuid].subscription.since)
 
     def discard(self) -> None:
-        """Gives up all records that do not count yet."""
+        """Discards all records that are not committed yet."""
         for want in self._wants:
             want.store.discard()
 

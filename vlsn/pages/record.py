@@ -3,9 +3,9 @@
     0     2     3 4      8     12     16    24   32          40        48        52          56          60  64
     |magic|flags|0|length|count|blocks|first|last|covers_from|covers_to|key_bytes|value_bytes|salt^offset|crc| payload …
 
-``length`` is the payload's; a record is padded to 8. ``first`` and ``last`` are VLSNs of messages; of the VLSNs from
-``covers_from`` to ``covers_to`` the destination has no other message that was wanted. The crc is over the payload, then
-bytes 0–59. The salt is the page's: with the offset in the page it shows bytes that were written elsewhere.
+``length`` is the payload's; a record is padded to 8. ``first`` and ``last`` are VLSNs of messages. From ``covers_from``
+to ``covers_to`` the destination has no other wanted message. The crc covers the payload, then bytes 0–59. The salt is
+the page's: mixed with the offset in the page, it detects bytes that were written elsewhere.
 
 The payload, each column at a multiple of 8:
 
@@ -13,7 +13,7 @@ The payload, each column at a multiple of 8:
     else     vlsns u64[count] | txns u64[count] (TXNS) | rows u32[blocks] | terms u64[blocks] | clocks u64[blocks]
              key_ends u32[count] (KEYS) | value_ends u32[count] | keys | values
 
-A transaction is one block, and a block's messages are never parted: they are here together, or not at all.
+A transaction is one block, and a block's messages are never separated: a page has all of them or none.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ HEAD_BYTES: Final = 64
 MAGIC: Final = 0x4750
 WHOLE, KEYS, TXNS = 1, 2, 4
 LENGTH_MAX: Final = 64 * MIB
-"""A payload is no longer: a window of the log, or one block that is larger, and its columns."""
+"""The largest payload: a window of the log, or one larger block, with its columns."""
 _DATA = int(EntryKind.DATA)
 _PIECE_BYTES: Final = 64
-"""Pieces longer than this on the average are cut one by one, shorter ones are gathered by a column of places."""
+"""Pieces that are longer than this on average are cut one by one; shorter ones are gathered by a column of offsets."""
 _LENGTHS_MAX: Final = 16
-"""Pieces of so many lengths are gathered a length at a time: 20 ns a piece of 100 bytes."""
+"""Up to this many different lengths, pieces are gathered one length at a time: 20 ns for a piece of 100 bytes."""
 _LENGTHS_LOOK: Final = 256
-"""Pieces whose lengths are looked at before all of them are."""
+"""The number of pieces whose lengths are checked first, before those of all pieces."""
 
 assert HEAD.size == HEAD_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record that has no place yet; ``payload`` in pieces."""
+    """A record without an offset yet. ``payload`` is in pieces."""
 
     flags: int
     count: int
@@ -74,11 +74,11 @@ class Record:
 
     @property
     def size(self) -> int:
-        """Bytes in a page."""
+        """The number of bytes in a page."""
         return HEAD_BYTES + padded(self.length)
 
     def placed(self, offset: int, salt: int) -> list[Buffer]:
-        """Returns the pieces of it at ``offset`` of the page with ``salt``."""
+        """Returns the record's pieces for ``offset`` of the page with ``salt``."""
         head = bytearray(HEAD_BYTES)
         HEAD.pack_into(
             head, 0, MAGIC, self.flags, 0, self.length, self.count, self.blocks, self.first, self.last,
@@ -90,7 +90,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class RecordHead:
-    """A record's head as it lies at ``offset`` of its page."""
+    """The head of the record at ``offset`` of its page."""
 
     offset: int
     flags: int
@@ -111,7 +111,7 @@ class RecordHead:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Messages by column, ascending by VLSN; keys and values are places in ``buf``."""
+    """Messages by column, in ascending order of VLSN. Keys and values are ranges of ``buf``."""
 
     buf: Buffer
     vlsns: I64
@@ -127,12 +127,12 @@ class Messages:
         return len(self.vlsns)
 
     def sizes(self) -> I64:
-        """Returns the bytes of key and value of each."""
+        """Returns the bytes of key and value of each message."""
         sizes: I64 = self.key_ends - self.key_starts + self.value_ends - self.value_starts
         return sizes
 
     def entries(self, chosen: slice | I64) -> list[Entry]:
-        """Returns the chosen ones, copied out."""
+        """Returns copies of the chosen messages."""
         keys = self._cut(self.key_starts[chosen], self.key_ends[chosen])
         values = self._cut(self.value_starts[chosen], self.value_ends[chosen])
         columns = (self.vlsns, self.terms, self.clocks)
@@ -145,11 +145,11 @@ class Messages:
         return [bytes(buf[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
-# Making one.
+# Making a record.
 
 
 def record_of(rows: EntryRows, wanted: Mask, *, covers_from: int, covers_to: int) -> Record | None:
-    """Makes the record of the ``wanted`` DATA entries of ``rows``; None where there are none. The payload of whole
+    """Returns the record of the ``wanted`` DATA entries of ``rows``, or None if there are none. The payload of whole
     blocks has views into ``rows.buf``."""
     chosen = np.flatnonzero(wanted)
     if not len(chosen):
@@ -160,7 +160,7 @@ def record_of(rows: EntryRows, wanted: Mask, *, covers_from: int, covers_to: int
     having = np.flatnonzero(each)
     data = np.add.reduceat(rows.kinds() == _DATA, starts, dtype=np.int64)
     whole = bool((each[having] == data[having]).all())
-    # VLSNs follow on one another in ``rows``.
+    # VLSNs in ``rows`` are consecutive.
     first, last = rows.first_vlsn + int(chosen[0]), rows.first_vlsn + int(chosen[-1])
     sizes = rows.sizes()
     keyed = rows.has(BLOCK_KEYS)[having].any()
@@ -187,7 +187,7 @@ def _whole(rows: EntryRows, having: I64) -> list[Buffer]:
         if size & 7:
             pieces.append(bytes(-size & 7))
     if sizes[-1] & 7:
-        pieces.pop()  # that of the record does for the last one
+        pieces.pop()  # the record's own padding serves for the last block
     return pieces
 
 
@@ -204,7 +204,7 @@ def _selected(rows: EntryRows, chosen: I64, having: I64, each: I64, *, keyed: bo
 
 
 def record_of_messages(messages: Messages, chosen: slice, *, covers_from: int, covers_to: int) -> Record:
-    """Makes a record of some messages of another one, at least one."""
+    """Makes a record of some messages of another record, at least one."""
     vlsns, txns = messages.vlsns[chosen], messages.txns[chosen]
     terms, clocks = messages.terms[chosen], messages.clocks[chosen]
     begins = np.flatnonzero(np.concatenate(([True], (np.diff(terms) != 0) | (np.diff(clocks) != 0))))
@@ -222,7 +222,7 @@ def record_of_messages(messages: Messages, chosen: slice, *, covers_from: int, c
 
 
 def record_again(head: RecordHead, messages: Messages) -> Record:
-    """Makes the record that lies there, to be written elsewhere; ``messages`` are those of it."""
+    """Makes a copy of a record, to write it elsewhere. ``messages`` are the record's messages."""
     return _record(
         head.flags, [messages.buf], head.count, head.blocks, head.first, head.last, head.covers_from, head.covers_to,
         head.key_bytes, head.value_bytes,
@@ -268,8 +268,9 @@ def _columns(
 
 
 def gathered(buf: Buffer, starts: I64, ends: I64) -> bytes:
-    """Joins the pieces of ``buf`` at these places. Neighbours are joined as one; many of few lengths a length at a
-    time, many short ones by a column of the places of their bytes: none of these costs a step of Python."""
+    """Joins the pieces of ``buf`` at these ranges. Adjacent pieces are joined as one. Many pieces of few lengths are
+    gathered one length at a time, and many short ones by a column of their bytes' offsets. No case takes a step of
+    Python for each piece."""
     apart = np.flatnonzero(starts[1:] != ends[:-1]) + 1
     if not len(apart):
         return bytes(memoryview(buf)[int(starts[0]) : int(ends[-1])])
@@ -299,11 +300,12 @@ def _padded(data: bytes) -> bytes:
     return data + bytes(-len(data) & 7)
 
 
-# Reading one.
+# Reading a record.
 
 
 def head_at(buf: Buffer, at: int, *, offset: int, salt: int) -> RecordHead:
-    """Reads and checks the head at ``buf[at]``, ``offset`` of the page: all but its crc. Raises ``BadBody``."""
+    """Reads and checks the head at ``buf[at]``, which is ``offset`` of the page, except for its crc. Raises
+    ``BadBody``."""
     if len(buf) - at < HEAD_BYTES:
         raise BadBody(f"{len(buf) - at} bytes are no record's head")
     magic, flags, zero, length, count, blocks, *rest = HEAD.unpack_from(buf, at)
@@ -328,7 +330,7 @@ def check_crc(buf: Buffer, at: int, head: RecordHead) -> None:
 
 
 def messages_of(buf: Buffer, at: int, head: RecordHead) -> Messages:
-    """Returns the messages of a record whose crc is right. Raises ``BadBody`` where its columns do not add up."""
+    """Returns the messages of a record whose crc is right. Raises ``BadBody`` if its columns are inconsistent."""
     try:
         found = _of_whole(buf, at, head) if head.flags & WHOLE else _of_selected(buf, at, head)
     except (ValueError, IndexError) as error:

@@ -3,16 +3,16 @@
     pages/<uuid>/destination.json  000000004.page  000000005.page  000000003.page.damaged
     table   {paged_to 5200, done 3, missing []}    4 {end, first 41, last 3010 …}    5 {end, first 3017, last 5188 …}
 
-1. Every message that the destination wanted up to ``paged_to`` is in these pages, is acknowledged, or lies in
-   ``missing``. The last ones this node should have, and gets from another member.
-2. ``page`` gives a record its place under the latch and writes it outside of it, so several writers share one page.  A
-   page that is full is left at once for the next one; it is synced when its last writer is done.
-3. Written records count once the page table says so (``table``), after the sync of pages and directory.
-4. A number is never used twice. ``done`` is the highest number that went. Pages up to it without a row are gone; pages
-   above it without a row were never finished.
+1. Every message that the destination wanted up to ``paged_to`` is in these pages, is acknowledged, or is in
+   ``missing``. This node should have the missing messages, and fetches them from another member.
+2. ``page`` assigns an offset to a record under the latch and writes the record without the latch, so several writers
+   share one page. A full page is replaced by the next one at once, and synced when its last writer is done.
+3. Written records are valid once the page table has them (``table``), after the sync of pages and directory.
+4. A number is never used twice. ``done`` is the highest removed number. Pages up to it without a row are removed; pages
+   above it without a row were never completed.
 
-``page`` for any thread. ``sync`` and ``discard`` for the pager's, with no writer under way. The rest on the owner's
-thread.
+Call ``page`` on any thread, ``sync`` and ``discard`` on the pager's with no writer under way, the other methods on the
+owner's thread.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ ABOUT_NAME = "destination.json"
 
 
 class StoreRow(msgspec.Struct, frozen=True):
-    """A destination's pages as the page table has them."""
+    """A destination's row in the page table."""
 
     paged_to: int = NULL_VLSN
     done: int = 0
     missing: list[Span] = []
     since: int = NULL_VLSN
-    """``Subscription.since`` of the destination when they were written …"""
+    """``Subscription.since`` of the destination when the pages were written …"""
     prefix: bytes = b""
-    """… and its prefix."""
+    """… and the destination's prefix."""
 
 
 class About(msgspec.Struct, frozen=True):
-    """The destination that the pages are of, for a person, for tools, and for a node that has lost its page table."""
+    """The destination of a directory of pages: for a person, for tools, and for a node that has lost its page table."""
 
     uuid: str
     name: str
@@ -58,19 +58,19 @@ class About(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The change that one transaction of the page table makes to a store."""
+    """The change of one store that a transaction of the page table makes."""
 
     uuid: str
     row: StoreRow | None
-    """None: all of it goes."""
+    """The new row of the store, or None to remove the store."""
     pages: dict[int, PageRow] = field(default_factory=dict)
     gone: Sequence[int] = ()
     anew: bool = False
-    """Nothing else of it stays in the table."""
+    """True to remove all other rows of the store."""
 
 
 class PagingStore:
-    """Made from the page table's rows; ``directory`` is the store's own."""
+    """The pages of one destination, from the page table's rows. ``directory`` belongs to this store alone."""
 
     def __init__(
         self,
@@ -85,20 +85,20 @@ class PagingStore:
         page_bytes: int = PAGE_BYTES,
         number: int = 0,
     ) -> None:
-        """``number`` is the highest that a file here ever had."""
+        """``number`` is the highest number that a file in the directory ever had."""
         self.uuid = uuid
         self.directory = directory
         self.row = row
-        """None while the table has none."""
+        """None if the table has no row."""
         self.pages = dict(sorted((pages or {}).items()))
         self.bytes = sum(page.end for page in self.pages.values())
-        """The bytes of its files, as far as they count."""
+        """The valid bytes of the store's files."""
         self.paged_messages = 0
-        """Since the node's log was opened, as the next two."""
+        """Counted since the node's log was opened, like the next two."""
         self.paged_bytes = 0
         self.pages_done = 0
         self.made: About | None = None
-        """The words of its directory, once this process has made sure of them."""
+        """The contents of ``destination.json``, once this process has written them."""
         self._disk = disk
         self._latch = latch
         self._salts = salts
@@ -106,20 +106,20 @@ class PagingStore:
         self._number = max([number, row.done if row is not None else 0, *self.pages])
         self._open: PageWriter | None = None
         self._written: dict[int, PageWriter] = {}
-        """Those that have records of the pass under way, by number."""
+        """The writers with records of the current pass, by number."""
         self._since = NULL_VLSN
         """``Subscription.since`` of the records being written."""
 
-    # What is there.
+    # Present contents.
 
     @property
     def paging(self) -> bool:
-        """Says whether the destination is in page mode: some of its messages lie in pages."""
+        """True if the destination is in page mode: some of its messages are in pages."""
         return bool(self.pages)
 
     @property
     def messages(self) -> int:
-        """The messages in its pages, acknowledged since or not."""
+        """The number of messages in the pages, including those acknowledged since."""
         return sum(row.count for row in self.pages.values() if not row.superseded)
 
     @property
@@ -138,7 +138,7 @@ class PagingStore:
         return self.path(number) + ASIDE
 
     def next_page(self, from_vlsn: int) -> int | None:
-        """Returns the number of the first page, by VLSN, with a message at or behind ``from_vlsn``."""
+        """Returns the number of the first page, by VLSN, with a message at or after ``from_vlsn``."""
         having = [
             (row.first, number) for number, row in self.pages.items() if row.last >= from_vlsn and not row.superseded
         ]
@@ -147,7 +147,7 @@ class PagingStore:
     # Writing.
 
     def begin_pass(self, since: int) -> None:
-        """Begins a pass, with no writer under way; ``since`` is the ``Subscription``'s."""
+        """Begins a pass, with no writer under way. ``since`` is the ``Subscription``'s."""
         self._written.clear()
         if since != self._since:
             self.leave_page()
@@ -156,7 +156,7 @@ class PagingStore:
             self._open.begin_pass()
 
     def page(self, record: Record) -> None:
-        """Writes ``record`` into the current page, or a new one; not durable. Raises ``OSError``."""
+        """Writes ``record`` to the current page or a new one; not durable. Raises ``OSError``."""
         with self._latch:
             writer = self._open
             if writer is None or writer.broken or not writer.fits(record.size, self._page_bytes):
@@ -177,7 +177,8 @@ class PagingStore:
         return self._open
 
     def make(self, about: About) -> None:
-        """Makes the store's directory, and says in it whose it is. Durable on return. Raises ``OSError``."""
+        """Creates the store's directory, with a file that names the destination. Durable on return. Raises
+        ``OSError``."""
         disk, above = self._disk, self.directory.rpartition("/")[0]
         disk.make_directory(self.directory)
         path, new = f"{self.directory}/{ABOUT_NAME}", f"{self.directory}/{ABOUT_NAME}.new"
@@ -192,12 +193,12 @@ class PagingStore:
         self.made = about
 
     def full_pages(self) -> list[PageWriter]:
-        """Returns the full pages of the pass that are not synced yet. Another thread may sync them while later ones are
-        written; with no writer under way."""
+        """Returns the full pages of the pass that are not synced yet. Another thread may sync them while later pages
+        are written, with no writer under way in them."""
         return [writer for writer in self._written.values() if writer is not self._open and writer.unsynced]
 
     def sync(self) -> dict[int, PageRow]:
-        """Syncs all that the pass has written, and returns the rows of its pages. Raises ``OSError``."""
+        """Syncs all records that the pass has written, and returns the rows of its pages. Raises ``OSError``."""
         writers = list(self._written.values())
         for writer in writers:
             if writer.unsynced:
@@ -211,8 +212,8 @@ class PagingStore:
         return {number: writer.row for number, writer in sorted(self._written.items())}
 
     def discard(self) -> None:
-        """Gives up the records written since the pass last counted: these pages take no more, and those that never
-        counted go. The next open removes files that cannot be removed now."""
+        """Discards the uncommitted records of the pass. Nothing more is written to their pages, and pages that were
+        never committed are removed. The next open removes files that cannot be removed now."""
         for number, writer in self._written.items():
             with suppress(OSError):
                 writer.close()
@@ -226,7 +227,7 @@ class PagingStore:
         self._open = None
 
     def remove(self, numbers: Sequence[int]) -> None:
-        """Removes the files of pages that the table has no more. Durable on return; harmless when done again."""
+        """Removes the files of pages that are no longer in the table. Durable on return; may be repeated."""
         for number in numbers:
             with suppress(FileNotFoundError):
                 self._disk.remove(self.path(number))
@@ -236,12 +237,13 @@ class PagingStore:
     # Changes of the table, on the owner's thread.
 
     def reconciled(self, subscription: Subscription, first: int) -> Change | None:
-        """Returns what has to be noted of a log that begins at ``first``; None where nothing has.
+        """Returns the change that is needed for a log that begins at ``first``, or None if no change is needed.
 
-        Messages that the destination wants below that, and that were never paged here, are missing. A moved destination
-        may want messages that were acknowledged when it was paged. So its pages are superseded: the wanted messages
-        below ``first`` are missing, and the rest is paged again. A destination with another prefix wants messages that
-        its pages need not have: they go."""
+        Messages before ``first`` that the destination wants and that were never paged here are missing. A moved
+        destination may want messages that were acknowledged when it was paged. So its pages are superseded: the wanted
+        messages before ``first`` are missing, and the others are paged again. A destination with another prefix may
+        want messages that its pages do not have, so the pages are removed.
+        """
         wanted, row, gone, pages = subscription.acknowledged, self.row, list[int](), dict[int, PageRow]()
         if row is None:
             row = StoreRow(NULL_VLSN, 0, [], subscription.since, subscription.prefix)
@@ -259,31 +261,31 @@ class PagingStore:
             }
         missing = wanted.left(VlsnSet.of_spans([*missing, *asked]).spans())
         if self.row is None and not missing:
-            return None  # nothing of it was ever paged, or has to be
+            return None  # nothing of the destination was ever paged, or has to be
         new = StoreRow(paged_to, row.done, missing, subscription.since, row.prefix)
         return Change(self.uuid, new, pages, gone) if new != self.row else None
 
     def paged(self, subscription: Subscription, pages: dict[int, PageRow], paged_to: int) -> Change:
-        """Returns what has to be noted once a pass has come to ``paged_to``, with these pages synced."""
+        """Returns the change for a pass that has reached ``paged_to`` and synced these pages."""
         row = self.row or StoreRow(NULL_VLSN, 0, [], subscription.since, subscription.prefix)
         return Change(self.uuid, msgspec.structs.replace(row, paged_to=max(row.paged_to, paged_to)), pages)
 
     def filled(self, pages: dict[int, PageRow], spans: Sequence[Span], acknowledged: VlsnSet) -> Change:
-        """Returns what has to be noted once others have given all of ``spans``."""
+        """Returns the change after other members have sent all messages of ``spans``."""
         assert self.row is not None
         missing = VlsnSet.of_spans(spans).left(acknowledged.left(self.row.missing))
         return Change(self.uuid, msgspec.structs.replace(self.row, missing=missing), pages)
 
     def replaced(self, number: int, pages: dict[int, PageRow], lost: Sequence[Span]) -> Change:
-        """Returns what has to be noted of a damaged page whose readable records lie in ``pages`` now."""
+        """Returns the change for a damaged page whose readable records are now in ``pages``."""
         assert self.row is not None
         missing = sorted([*self.row.missing, *lost])
         row = msgspec.structs.replace(self.row, missing=missing, done=max(self.row.done, number))
         return Change(self.uuid, row, pages, gone=[number])
 
     def done(self, acknowledged: VlsnSet, read: dict[int, bool] | None = None) -> Change | None:
-        """Returns what has to be noted to let go of the pages whose messages are all acknowledged; None where there is
-        none. ``read`` says of pages that were looked into whether they are."""
+        """Returns the change that drops the pages whose messages are all acknowledged, or None if there are none.
+        ``read`` says, for pages that were read, whether all their messages are acknowledged."""
         looked = read or {}
         if self.row is None:
             return None
@@ -301,14 +303,14 @@ class PagingStore:
         return Change(self.uuid, row, gone=gone)
 
     def _is_replaced(self, row: PageRow, missing: list[Span]) -> bool:
-        """Says whether other pages hold all wanted messages of a superseded page."""
+        """Returns whether other pages have all wanted messages of a superseded page."""
         assert self.row is not None
         return row.covers_to <= self.row.paged_to and not any(
             low <= row.covers_to and row.covers_from <= high for low, high in missing
         )
 
     def to_look_into(self, acknowledged: VlsnSet) -> list[int]:
-        """Lists the pages that may be done although VLSNs between their messages are not acknowledged."""
+        """Returns the pages that may be finished although VLSNs between their messages are not acknowledged."""
         return [
             number
             for number, row in self.pages.items()
@@ -320,7 +322,7 @@ class PagingStore:
         ]
 
     def committed(self, change: Change) -> None:
-        """Notes what the page table has now."""
+        """Notes the present contents of the page table."""
         assert change.row is not None
         for number, row in change.pages.items():
             before = self.pages.get(number)
@@ -332,7 +334,7 @@ class PagingStore:
         self.pages_done += len(change.gone)
 
     def leave_page(self, numbers: Sequence[int] | None = None) -> None:
-        """Leaves the current page where it is one of these, which are gone; None: whichever it is."""
+        """Stops using the current page if it is one of ``numbers``, which were removed; None means any page."""
         writer = self._open
         if writer is not None and (numbers is None or writer.header.number in numbers):
             self._open = None

@@ -1,9 +1,10 @@
-"""A destination as its pager sees it: the entries that are its messages, and the acknowledged ones among them.
+"""A destination as its pager uses it: which entries are its messages, and which of these are acknowledged.
 
-    prefix b"order-", acknowledged 1–40, 50–52, 60        as of the durable end
-    messages that are still wanted:  41 … 49, 53 … 59, 61 …       with a key that begins so
+    prefix b"order-", acknowledged 1–40, 50–52, 60        at the durable end
+    messages that are still wanted:  41 … 49, 53 … 59, 61 …       if their keys begin with the prefix
 
-An acknowledgement that may still be rolled back does not count: the pager deletes acknowledged messages for good.
+Acknowledgements that may still be rolled back are not included, because the pager deletes acknowledged messages for
+good.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from vlsn.ids import NULL_VLSN, Vlsn
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One destination as of a node's durable end.  ``MessageFilter`` says which entries are its messages; those before
+    """One destination at a node's durable end. ``MessageFilter`` says which entries are its messages. Messages before
     its first one count as acknowledged."""
 
     uuid: str
-    """16 hex digits, never of another destination: its pages lie under it."""
+    """16 hex digits, never those of another destination. Its pages are in a directory of this name."""
     name: str
     prefix: bytes
     acknowledged: VlsnSet
     since: Vlsn = NULL_VLSN
-    """The VLSN of the COMMIT that has set where it begins: another one after each move."""
+    """The VLSN of the COMMIT that set where the destination begins; it changes with each move."""
     letters: bytes = b""
-    """The key of its dead letters; empty: it has none."""
+    """The key of the destination's dead letters; empty if it has none."""

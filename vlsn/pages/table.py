@@ -1,9 +1,9 @@
-"""The page table: which pages count, and how far, in the ``state`` store.
+"""The page table in the ``state`` store: which pages are valid, and up to which offset.
 
     g ‖ uuid         {paged_to, done, missing, since, prefix}      one destination (``StoreRow``)
     g ‖ uuid ‖ u32   {end, first, last, count, bytes, …}           one of its pages (``PageRow``), the number big-endian
 
-One transaction is the commit point of a pass, over all destinations: pages and directories were synced before it, and
+One transaction is the commit point of a pass, over all destinations. Pages and directories are synced before it, and
 the log is cut after it.
 """
 
@@ -21,21 +21,21 @@ from vlsn.pages.store import Change, StoreRow
 from vlsn.seams import KeyValue
 
 PREFIX: Final = b"g"
-"""No other key of the store begins so."""
+"""No other key of the store begins with this byte."""
 _END: Final = b"h"
 _UUID_BYTES: Final = 8
 T = TypeVar("T")
 
 
 class PageTable:
-    """Reads from any thread; ``write`` on the store's thread."""
+    """The page table. Read from any thread; ``write`` on the store's thread."""
 
     def __init__(self, store: KeyValue) -> None:
         self._store = store
 
     def read(self) -> dict[str, tuple[StoreRow | None, dict[int, PageRow]]]:
-        """Returns all of it, by uuid. None, and no pages, where any row of that destination cannot be read. A page
-        without a row would not count, so its files must be read."""
+        """Returns the whole table, by uuid. Returns None and no pages for a destination of which any row cannot be
+        read: a page without a row would be ignored, so the destination's files must be read."""
         found: dict[str, tuple[StoreRow | None, dict[int, PageRow]]] = {}
         rotten = set[str]()
         for key in self._store.keys(PREFIX, _END):
@@ -51,7 +51,7 @@ class PageTable:
         return found | dict.fromkeys(sorted(rotten), (None, {}))
 
     def write(self, changes: Iterable[Change]) -> None:
-        """Commits ``changes``, together; durable on return. Raises ``LogFailed``."""
+        """Commits ``changes`` together; durable on return. Raises ``LogFailed``."""
         puts: list[tuple[bytes, bytes]] = []
         deletes: list[bytes] = []
         ranges: list[tuple[bytes, bytes]] = []
@@ -80,6 +80,6 @@ def _page_key(key: bytes, number: int) -> bytes:
 
 
 def _after(key: bytes) -> bytes:
-    """Returns the first key behind all that begin with ``key``."""
+    """Returns the first key after all keys that begin with ``key``."""
     number = int.from_bytes(key, "big") + 1
     return number.to_bytes(len(key), "big")

@@ -69,11 +69,9 @@ class Wound:
     segment, or 0 if there is none."""
     follows_on: bool
     """True if nothing is damaged between the wound and that block, so that the filling ends just before the block."""
-    term: int
-    """The term of the lost blocks, if the visible blocks before and after the wound have the same term, or else 0."""
     term_before: int
     """The term of the visible block before the wound. ``term_behind`` is that of the block after it. 0 if there is no
-    such block in this segment."""
+    such block: in this segment, or, for a log that is closed, in any."""
     term_behind: int
     old: FrameHeader | None
     """The header of the frame that began at ``start``, if it can still be read."""
@@ -260,7 +258,6 @@ def _wound(segment: SegmentFile, start: int, end: int, last: _Last, around: bool
         first=last.next_vlsn,
         following=following,
         follows_on=follows_on,
-        term=term if term == last.term else 0,
         term_before=last.term,
         term_behind=term,
         old=decode_header(rest, 0, offset=start, salt=salt),
@@ -303,9 +300,12 @@ class Filling:
 
     @property
     def term(self) -> int:
-        """The term of the next block, taken from the remains of the old block or from its neighbours; 0: not known."""
+        """The term of the next block, taken from the remains of the old block or from its neighbours; 0: not known.
+        Terms never fall along a log, so between two blocks of one term each block is of that term."""
         old = self._old
-        return old.term if old is not None else self.wound.term
+        if old is not None:
+            return old.term
+        return self._term_before if self._term_before == self.wound.term_behind else 0
 
     def add(self, block: bytes) -> None:
         """Adds and verifies a peer's block whose first VLSN is ``next_vlsn``. Raises ``BadBody`` if the block does not

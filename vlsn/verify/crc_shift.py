@@ -4,7 +4,7 @@ checksum of the whole. These functions have no side effects.
     crc(a + b) == shifted(crc(a), len(b)) ^ crc(b)
 
 A crc is linear, so ``shifted`` (the crc with zeros after the bytes) is a 32-by-32-bit matrix for each length. A length
-is processed byte by byte. The matrices for all values of one of its bytes are tables, made on first use (1 MiB).
+is processed by four bits at a time. The matrices for all values of four bits are tables, made on first use (64 KiB).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _ALL: Final = np.uint32(0xFFFF_FFFF)
 def shifted(crcs: U32, lengths: I64) -> U32:
     """Returns each crc with ``lengths`` zero bytes after its bytes, without the share of those zero bytes alone."""
     values = crcs.copy()
-    for position in range((int(lengths.max(initial=0)).bit_length() + 7) // 8):
-        values = _times(_matrices(position), (lengths >> 8 * position & 0xFF) << 10, values)
+    for position in range((int(lengths.max(initial=0)).bit_length() + 3) // 4):
+        values = _times(_matrices(position), (lengths >> 4 * position & 0xF) << 10, values)
     return values
 
 
@@ -41,18 +41,20 @@ def followed(crcs: U32, columns: NDArray[np.uint8]) -> U32:
 
 @cache
 def _matrices(position: int) -> U32:
-    """Returns the tables for 0 to 255 times ``256 ** position`` zero bytes. There are four tables of 256 numbers for
-    each value."""
+    """Returns the tables for 0 to 15 times ``16 ** position`` zero bytes. There are four tables of 256 numbers for each
+    value."""
     same: U32 = (np.arange(256, dtype=np.uint32) << np.arange(0, 32, 8, dtype=np.uint32)[:, None]).reshape(-1)
     if position:
         before = _matrices(position - 1)
         one = _times(before, 1024, before[-1024:])
     else:
         one = _step()[same & _BYTE] ^ same >> np.uint32(8)
-    tables = [same]
-    for _ in range(255):
-        tables.append(_times(one, 0, tables[-1]))
-    return np.concatenate(tables)
+    tables = same
+    while len(tables) < 16 * 1024:
+        # The values with the next bit are all values without it, times the matrix of the bit.
+        tables = np.concatenate((tables, _times(one, 0, tables)))
+        one = _times(one, 0, one)
+    return tables
 
 
 def _times(tables: U32, at: I64 | int, values: U32) -> U32:

@@ -1,5 +1,5 @@
-"""The rules for statements of durability: they never decrease, never exceed the log's end, and what they cover is never
-rolled back.
+"""The rules for statements of durability: they never decrease and never exceed the log's end, and the entries that they
+cover are never rolled back.
 
     VLSN     11  12  13  14 │ ROLLBACK_START(matchpoint 11)        block 14 says: durable up to 12
     DTVLSN    9   9  11  12 │                                      12 is overmarked though durable

@@ -69,7 +69,8 @@ class Rule(StrEnum):
     PRODUCER_SEQUENCE = "producer-sequence"
     """A producer's sequences do not rise by one, so a submission is duplicate or missing."""
     SHORTER = "shorter-than-claimed"
-    """A copy ends before what it has stated to be durable, or before what another copy says a majority has durable."""
+    """A copy ends before a VLSN that it has stated to be durable, or that another copy states to be durable on a
+    majority."""
     NAME_REUSED = "name-reused"
     """Two blocks have the same term and VLSN but different bytes, or two segments have the same number."""
     INDEX = "index"

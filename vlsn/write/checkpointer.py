@@ -1,16 +1,17 @@
-"""Checkpoints: the VLSN index flushed, and a place from which the next open may read.
+"""Checkpoints: the VLSN index is flushed, and a position is stored from which the next open may read.
 
-    1  CHECKPOINT_START is placed, in its turn among the blocks, and synced
-    2  every VLSN assigned before it is waited for in the index, on master and replica alike
-    3  the unreadable part of the index is tracked again (if that fails, by a later one); then it is flushed: one
+    1  CHECKPOINT_START is placed, in its order among the blocks, and synced
+    2  the checkpoint waits until every VLSN assigned before is in the index, on master and replica alike
+    3  the unreadable part of the index is rebuilt (if that fails, by a later checkpoint); then the index is flushed:
+    one
        transaction, buckets ascending, the checkpoint's id, the range last
     4  CHECKPOINT_END is placed and synced
-    5  the pointer and the state record go into ``state``, in one transaction        ◄ commit point
+    5  the pointer and the state record are stored in ``state``, in one transaction  ◄ commit point
 
-Stopped before 5, the next open reads from the checkpoint before; an index one id ahead of the pointer is
-what 3 without 5 leaves, and is good.  A clean stop is the same with a flag in CHECKPOINT_END and nothing
-placed after it.  One checkpoint runs at a time; requests meanwhile share the next one.  A log that fails ends
-the one that runs and those that wait, with its error; none starts after that.
+After a crash before 5, the next open reads from the preceding checkpoint. An index one id ahead of the pointer is what
+3 without 5 leaves, and is valid. A clean stop is the same with a flag in CHECKPOINT_END, and nothing is placed after
+it. One checkpoint runs at a time; requests in the meantime share the next one. If the log fails, its error ends the
+running and the waiting checkpoints, and none starts after that.
 Source: JE's checkpoint and awaitConsistency.
 """
 
@@ -37,7 +38,7 @@ from vlsn.write.write_cycle import WriteCycle
 Done = Callable[[Checkpoint], None]
 Failed = Callable[[VlsnLogError], None]
 OWN_BYTES: Final = 2 * FRAME_BYTES + CheckpointStart.LAYOUT.size + CheckpointEnd.LAYOUT.size
-"""Bytes that a checkpoint itself adds to the log."""
+"""The bytes that a checkpoint itself adds to the log."""
 RECOVERY: Final = "recovery"
 """The name of the checkpoint's own hold."""
 
@@ -50,7 +51,7 @@ class _Asked:
 
 
 class Checkpointer:
-    """Runs a log's checkpoints, by bytes, by period and on request.  On the owner's thread only."""
+    """Runs a log's checkpoints, by bytes, by period and on request. On the owner's thread only."""
 
     def __init__(
         self,
@@ -65,8 +66,8 @@ class Checkpointer:
         last: Checkpoint | None,
         settled: Vlsn | None,
     ) -> None:
-        """Begins with ``last`` and ``settled``: the checkpoint and the state record's VLSN that the log was opened
-        with."""
+        """Begins with ``last``, the checkpoint from which the log was opened, and ``settled``, the VLSN of the state
+        record then."""
         self._view = view
         self._life = life
         self._state = state
@@ -76,26 +77,26 @@ class Checkpointer:
         self._holds = holds
         self.last = last
         self.home_s = 0.0
-        """Seconds that its step 5, which copies what it keeps, held up home."""
+        """Seconds for which step 5, which copies the kept state, occupied the owner's thread."""
         self.after: Callable[[], None] = lambda: None
-        """A call after each checkpoint, and at each period that needs none."""
+        """Is called after each checkpoint, and at each period in which none is needed."""
         self.running = False
         self._since: float | None = None
         self._waiting: list[_Asked] = []
         self._served: list[_Asked] = []
-        """The requests that the running one serves."""
+        """The requests that the running checkpoint serves."""
         self._ended: VlsnLogError | None = None
         self._alone: list[Callable[[], None]] = []
         self._number, self._clean = 0, False
         self._allocated, self._start_lsn = NULL_VLSN, NULL_LSN
-        """Those of the one that runs."""
+        """The last VLSN assigned, and the LSN of the start, of the running checkpoint."""
         if settled is not None:
             self.settled(settled)
 
     # When.
 
     def run_for_bytes(self) -> None:
-        """Runs one for the bytes that were written since the last, where there is room."""
+        """Runs a checkpoint if enough bytes were written since the last one, and if there is room."""
         if not self.running:
             self._space.look(self._run_for_bytes)
 
@@ -117,17 +118,17 @@ class Checkpointer:
             self.run()
 
     def _has_more(self) -> bool:
-        """Says whether a checkpoint now would say more than the last one. Its own two records do not count, or a quiet
-        log would be written to for ever."""
+        """Returns whether a checkpoint now would store more than the last checkpoint. Its own two records do not count;
+        otherwise a quiet log would be written to for ever."""
         if self.running:
             return False
         durable = min(self._view.dtvlsn, self._view.range.last)
         return self._cycle.uncovered_bytes > OWN_BYTES or (self.last is not None and self.last.dtvlsn < durable)
 
     def run(self, *, clean: bool = False, done: Done = lambda _: None, failed: Failed = lambda _: None) -> None:
-        """Runs a checkpoint; ``done`` gets it once the next open starts from it, ``failed`` what ended the log before.
-        Without room ``failed`` gets ``NoSpace`` at once: cleaning, which makes room, must not wait for a
-        checkpoint."""
+        """Runs a checkpoint. ``done`` receives the checkpoint once the next open starts from it, ``failed`` the error
+        that ended it. Without room ``failed`` receives ``NoSpace`` at once: cleaning, which makes room, must not wait
+        for a checkpoint."""
         with self._life.latch:
             if self._ended is None:
                 self._waiting.append(_Asked(clean, done, failed))
@@ -137,8 +138,7 @@ class Checkpointer:
         failed(self._ended)
 
     def give_up(self, error: VlsnLogError) -> None:
-        """Gives up, since the log failed: ends the running checkpoint and those that wait, and starts none any
-        more."""
+        """Ends the running and the waiting checkpoints, because the log has failed, and starts no more."""
         with self._life.latch:
             self._ended = error
             asked, self._served, self._waiting = [*self._served, *self._waiting], [], []
@@ -147,8 +147,8 @@ class Checkpointer:
             each.failed(error)
 
     def hold(self, then: Callable[[], None]) -> None:
-        """Calls ``then`` when no checkpoint runs, and starts none until ``release``. A rollback and a checkpoint would
-        each write the index under the other's feet."""
+        """Calls ``then`` when no checkpoint runs, and starts none until ``release``. A rollback and a checkpoint must
+        not write the index at the same time."""
         with self._life.latch:
             if self.running:
                 self._alone.append(then)
@@ -157,7 +157,7 @@ class Checkpointer:
                 then()
 
     def release(self) -> None:
-        """Ends a checkpoint or a hold; the work that waited for it goes on."""
+        """Ends a checkpoint or a hold. The work that waited for it continues."""
         with self._life.latch:
             self.running = False
             self._served = []
@@ -170,14 +170,14 @@ class Checkpointer:
                 self._start()
 
     def _abandon(self, error: VlsnLogError) -> None:
-        """Abandons the one that runs: its wait was ended, or there is no room for its records."""
+        """Abandons the running checkpoint: its wait was ended, or there is no room for its records."""
         served, self._served = self._served, []
         for each in served:
             each.failed(error)
         self.release()
 
     def settled(self, vlsn: Vlsn) -> None:
-        """Notes that a checkpoint's state record is synced, as of ``vlsn``: the log before it may go."""
+        """Notes that a checkpoint's state record at ``vlsn`` is synced: the log before it may be removed."""
         with self._life.latch:
             self._holds.place(Owner.CHECKPOINT, RECOVERY, Vlsn(max(vlsn, self._holds.floor + 1)))
 
@@ -205,7 +205,7 @@ class Checkpointer:
 
     def _wait(self, at: Lsn) -> None:
         self._start_lsn = at
-        # An empty log that begins later waits for nothing: the VLSNs before it were never here.
+        # An empty log that begins at a later VLSN waits for nothing: it never had the earlier VLSNs.
         given = self._allocated if self._allocated > self._view.trimmed_to else NULL_VLSN
         self._view.index.wait_for(given, self._flush)
 
@@ -219,7 +219,7 @@ class Checkpointer:
         self._life.keep(lambda: self._write(flush), lambda unmended: self._flushed(flush, unmended))
 
     def _write(self, flush: Flush) -> Unmended | None:
-        """Writes on the keeper's thread."""
+        """Writes the index on the keeper's thread."""
         view, unmended = self._view, None
         if view.index.wounded:
             try:
@@ -282,14 +282,14 @@ class Checkpointer:
         self._life.keep(save, lambda _: self._done(checkpoint, settled, home_s))
 
     def _scan_from(self, settled: Vlsn) -> Lsn:
-        """Returns the place from which the next open reads: everything after the state record is read again."""
+        """Returns the position from which the next open reads: everything after the state record is read again."""
         if not settled or settled < self._view.trimmed_to:
-            return Lsn(0)  # the record says nothing of the log's first entries
+            return Lsn(0)  # the record has nothing about the log's first entries
         after = self._view.index.at_or_before(Vlsn(settled + 1))
         return min(self._start_lsn, after[1]) if after is not None else self._start_lsn
 
     def _done(self, checkpoint: Checkpoint, settled: Vlsn, home_s: float) -> None:
-        """Makes the one that runs the one that the next open starts from."""
+        """Makes the running checkpoint the last one, from which the next open starts."""
         with self._life.latch:
             self.last, self.home_s = checkpoint, home_s
             self.settled(settled)

@@ -1,23 +1,23 @@
-"""Cleaning: the oldest segments go, and the log begins at a later VLSN. ``state/retention`` decides which may go.
+"""Cleaning: the oldest segments are removed, and the log begins at a later VLSN. ``state/retention`` decides which.
 
-    1  segments that retention wants gone are found (``retention``); limits and holds say which of them may go, and for
-       age how much the clocks are believed (``aging``);
-       the entries that destinations still want of them are written to pages, and those are synced (``vlsn/pages``);
-       then the plan is made again, and nothing goes that is not in them
-    2  holds that lie too far behind are dropped, and no new one may be placed below what goes
+    1  the segments that retention wants removed are found (``retention``); limits and holds say which of them may be
+       removed, and for age how far the clocks are believed (``aging``);
+       their entries that destinations still want are written to pages, and the pages are synced (``vlsn/pages``);
+       then the plan is made again, and only segments whose entries are paged are removed
+    2  holds that are too far behind are dropped, and no new hold may be placed on the removed part
     3  the first visible block that stays is looked up in the first segment that stays
-    4  the state record says where the log begins now                                   synced   ◄ commit point
-    5  the index's head is truncated there, and its range replaced                      synced
-    6  files go, the oldest segment first: sidecar and cut bytes, the segment, the directory synced
+    4  the state record stores the log's new begin                                  synced   ◄ commit point
+    5  the index's head is truncated there, and its range replaced                  synced
+    6  files are removed, the oldest segment first: sidecar and cut bytes, the segment, the directory synced
 
-Stopped before 4 nothing happened; after it the next open finishes the rest (``log_start``).  The directory is synced
-after each segment, so the remaining log never has a hole.  Checkpoints and rollbacks wait during 4 and 5.  A segment
-before the checkpoint's is closed: the keeper does all of it in order.  A file that cannot be removed ends its pass
-only. It is no longer part of the log; its removal is tried again (``background``) until it succeeds, at the next open
-at the latest.
+After a crash before 4 nothing has happened; after 4 the next open finishes the rest (``log_start``). The directory is
+synced after each segment, so the remaining log never has a hole. Checkpoints and rollbacks wait during 4 and 5. A
+segment before the checkpoint's is closed, because the keeper does all of its work in order. A file that cannot be
+removed ends only its pass. It is no longer part of the log. Its removal is tried again (``background``) until it
+succeeds, at the next open at the latest.
 
     range 1–950, segments 1 (1–300), 2 (301–600), 3 (601–…)     wanted: 1     →  range 301–950, segments 2, 3
-Source: JE's ``FileProtector`` and head truncation; the files went first once (SR 20702).
+Source: JE's ``FileProtector`` and head truncation; in JE the files once went first (SR 20702).
 """
 
 from __future__ import annotations
@@ -44,44 +44,44 @@ from vlsn.write.placement import Placement
 from vlsn.write.survey import Survey, Surveyed, bytes_from
 
 COMING: Final = "a destination that is being made, or moved"
-"""Its order may be durable before this node knows it, so the log from its first VLSN on is kept until then."""
+"""The order may be durable before this node knows it, so the log from the order's first VLSN on is kept until then."""
 
 
 class Pager(Protocol):
-    """Keeps what destinations still want of the log that goes (``vlsn/pages``).  On the owner's thread only."""
+    """Keeps the entries of the removed log that destinations still want (``vlsn/pages``). On the owner's thread
+    only."""
 
     def page(self, upto: Vlsn, done: Callable[[Vlsn, str], None]) -> None:
-        """Pages what they want up to ``upto``, a block's last. ``done`` gets the VLSN up to which that is so, synced,
-        and why no further."""
+        """Pages the wanted entries up to ``upto``, the last VLSN of a block. ``done`` receives the VLSN up to which
+        they are paged and synced, and why no further."""
         ...
 
     def uncovered(self, first: Vlsn) -> str:
-        """Returns the reason why the log may not begin at ``first``: not everything before it is in pages. Empty where
-        it may."""
+        """Returns why the log may not begin at ``first``: not everything before it is in pages. Empty if it may."""
         ...
 
 
 class CleaningReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The report: the segments that went (in a dry run: would go), and those that stay although retention wants them
-    gone."""
+    """The report of a pass: the segments that were removed (in a dry run: would be), and those that stay although
+    retention wants them removed."""
 
     dry_run: bool
     retention_bytes: int
     retention_age_s: float
     total_bytes: int
-    """The bytes of all segment files before."""
+    """The bytes of all segment files before the pass."""
     first: int
-    """The first VLSN afterwards; of a dry run, not above it."""
+    """The first VLSN after the pass; for a dry run, at most that VLSN."""
     segments: list[Fate]
     blocked: list[Fate]
     dropped: list[str] = []
-    """Holds that were too far behind, each as owner and name."""
+    """The holds that were too far behind, each as owner and name."""
     paused: str = ""
-    """The reason why nothing was done at all, or nothing for age."""
+    """Why nothing was removed at all, or nothing for age."""
 
     @property
     def bytes(self) -> int:
-        """Freed."""
+        """The freed bytes."""
         return sum(fate.bytes for fate in self.segments)
 
 
@@ -98,7 +98,7 @@ class _Request:
 
 
 class Cleaner:
-    """Cleans one log, one pass at a time.  On the owner's thread only; its reads, transactions and removals run on the
+    """Cleans one log, one pass at a time. On the owner's thread only; its reads, transactions and removals run on the
     keeper's."""
 
     def __init__(
@@ -125,17 +125,17 @@ class Cleaner:
         self.survey = survey
         self.retention = retention
         self.pager: Pager | None = None
-        """The pager, where the log has destinations."""
+        """The pager, if the log has destinations."""
         self.last: CleaningReport | None = None
-        """The report of the last pass that was no dry run."""
+        """The report of the last pass that was not a dry run."""
         self.segments = 0
-        """Cleaned since the log was opened."""
+        """The number of segments cleaned since the log was opened."""
         self.bytes = 0
-        """Those of ``segments``."""
+        """The bytes of ``segments``."""
         self.drops = 0
-        """Holds that were dropped since the log was opened."""
+        """The number of holds dropped since the log was opened."""
         self.removal: Removal | None = None
-        """The newest, which does what an older one has left."""
+        """The newest removal, which includes what an older one has left."""
         self._waiting: deque[_Request] = deque()
         self._running = False
 
@@ -148,10 +148,10 @@ class Cleaner:
         pause_age: str = "",
         clocks_agree: bool = False,
     ) -> None:
-        """Runs a pass after the one under way; equal requests meanwhile share it. ``done`` when its files are
-        gone. ``pause`` is why nothing is to go, ``pause_age`` why nothing is to go for its age. ``clocks_agree``:
-        others' clocks say the same, so that age is believed (``aging``). When the log closes or fails meanwhile, the
-        report that ``done`` gets says so."""
+        """Runs a pass after the current one; equal requests in the meantime share it. ``done`` is called when the files
+        are removed. ``pause`` says why nothing may be removed, ``pause_age`` why nothing may be removed for its age.
+        ``clocks_agree``: other members' clocks agree, so age is believed (``aging``). If the log closes or fails
+        meanwhile, the report says so."""
         retention = self.retention
         paused = pause or (pause_age if retention.age_s else "")
         if pause and not dry_run:
@@ -177,7 +177,7 @@ class Cleaner:
             CleaningPass(self, request).begin()
 
     def over(self, request: _Request, asked: CleaningPass) -> None:
-        """Reports to the callers that the pass is finished, and goes on with the next one."""
+        """Reports to the callers that the pass is finished, and continues with the next pass."""
         self._running = False
         first, going = int(self.view.range.first), asked.plan.going
         if request.dry_run and going:
@@ -205,7 +205,7 @@ class Cleaner:
 
 
 class CleaningPass:
-    """One cleaning, step by step: ``plan`` says what went, ``paused`` why no more."""
+    """One pass, step by step. ``plan`` has the removed segments, ``paused`` the reason why no more were removed."""
 
     def __init__(self, cleaner: Cleaner, request: _Request) -> None:
         self.paused = request.paused
@@ -219,7 +219,7 @@ class CleaningPass:
         self._number = 0
         """The first segment that stays."""
         self._paged_to: Vlsn | None = None
-        """The VLSN up to which pages hold what destinations want; None before that was asked."""
+        """The VLSN up to which pages have the entries that destinations want, or None before the pager has answered."""
 
     # 1
 
@@ -271,7 +271,7 @@ class CleaningPass:
 
     def _may_go(self, surveyed: Surveyed) -> bool:
         """Has the entries that destinations want paged first, and then keeps the segments that could not be paged.
-        False while that is under way: the plan is made again then, since holds may have come."""
+        Returns False while that runs; then the plan is made again, because holds may have been placed."""
         pager, chosen, paged_to = self._cleaner.pager, self.plan, self._paged_to
         if pager is None:
             return True
@@ -305,7 +305,7 @@ class CleaningPass:
         ]
 
     def _unknown(self) -> list[Limit]:
-        """Keeps everything while this node does not know what consumers need."""
+        """Keeps everything while this node does not know the consumers' positions."""
         lacking = self._view.history.small.lacks_to > 0
         return [Limit("consumers that are not known yet", Vlsn(0))] if lacking else []
 
@@ -321,7 +321,7 @@ class CleaningPass:
     # 3
 
     def _find_first(self) -> None:
-        """Finds the first block that stays; no checkpoint runs, and none starts."""
+        """Finds the first block that stays. No checkpoint runs or starts."""
         view = self._view
         ends = {each: end for each, end in view.segments().items() if each >= self._number}
         self._life.keeper.submit(lambda: first_block(view.disk, view.directory, ends), self._commit, self._not_found)
@@ -346,7 +346,7 @@ class CleaningPass:
         with self._life.latch:
             coming = self._view.history.acks.coming
         why = why or (COMING if coming is not None and coming < found[0] else "")
-        if why:  # a destination has come meanwhile
+        if why:  # a destination was created meanwhile
             self._let_go()
             with self._life.latch:
                 self.paused = why
@@ -377,13 +377,13 @@ class CleaningPass:
     # 6
 
     def _remove(self, removal: Removal) -> None:
-        """Removes files, a job a segment: the keeper has other work in between. The pass is over at the first
-        failure."""
+        """Removes files, one job for each segment, so that the keeper can do other work in between. The pass ends at
+        the first failure."""
         self._life.background.do("removal", "", removal, lambda done: self._removed(removal, done), self._not_removed)
 
     def _removed(self, removal: Removal, done: bool) -> None:
         cleaner = self._cleaner
-        if done or self._life.over or cleaner.removal is not removal:  # a later one does it
+        if done or self._life.over or cleaner.removal is not removal:  # a later removal does it
             self._removal_over()
         else:
             self._remove(removal)
@@ -401,7 +401,7 @@ class CleaningPass:
     # Its end.
 
     def _is_over(self) -> bool:
-        """Says whether the log has closed or failed: the pass ends there, and the next open does the rest."""
+        """Returns whether the log has closed or failed. Then the pass ends, and the next open does the rest."""
         life = self._life
         if not life.over:
             return False
@@ -410,7 +410,7 @@ class CleaningPass:
         return True
 
     def _unreadable(self, error: BaseException) -> None:
-        """Ends the pass at a segment that does not read back: damage is not cleaning's to judge."""
+        """Ends the pass at an unreadable segment: cleaning does not handle damage."""
         if not isinstance(error, Damaged | OSError):
             self._failed(error)
             return
@@ -419,12 +419,12 @@ class CleaningPass:
             self._end_without()
 
     def _failed(self, error: BaseException) -> None:
-        """Fails the log, since a transaction failed."""
+        """Fails the log, because a transaction failed."""
         self._life.fail(f"a cleaning failed: {error}", error)
         self._is_over()
 
     def _end_without(self) -> None:
-        """Ends without telling what was planned as done."""
+        """Ends the pass without reporting its plan as done."""
         self.total_bytes, self.plan = 0, Plan([], [], [])
         self._end()
 

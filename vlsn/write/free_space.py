@@ -1,14 +1,14 @@
-"""Free space: looked at on the keeper's thread, so that a slow file system never stops the event loop.
+"""Free space, which is checked on the keeper's thread, so that a slow file system never stops the event loop.
 
-    free ≥ free_bytes_min     appends are taken
-    below                     appends are refused (``no-space``), reads go on
+    free ≥ free_bytes_min     appends are accepted
+    below                     appends are refused (``no-space``), reads continue
     below 2 MiB               checkpoints, the idle end and cleaning wait as well
 
-Accepted appends lie in segments that were reserved before, so they are safe; the free space is kept for all other
-files.  With room again, appends go on by themselves.
+Accepted appends are in segments that were reserved before, so they are safe. The free space is kept for all other
+files. When there is room again, appends continue by themselves.
 
-A look that fails is background work (``background``): the last figure stays, if there was one, and the waiting callers
-go on.
+A check that fails is background work (``background``): the last figure stays, if there is one, and the waiting callers
+continue.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from vlsn.write.log_life import LogLife
 
 
 class FreeSpace:
-    """The free space of a directory's file system, as of the last look. On the owner's thread."""
+    """The free space of a directory's file system, found by the last check. On the owner's thread."""
 
     def __init__(self, disk: Disk, directory: str, life: LogLife, *, free_bytes_min: int) -> None:
         self.free_bytes: int | None = None
-        """None before the first look that gave an answer."""
+        """None before the first successful check."""
         self.low = False
-        """Less is free than is to be kept: appends are refused."""
+        """True while less than the minimum is free: appends are refused."""
         self._disk = disk
         self._directory = directory
         self._life = life
@@ -38,13 +38,13 @@ class FreeSpace:
 
     @property
     def cramped(self) -> bool:
-        """True while so little is free that not even a checkpoint should be tried. A transaction that finds no room
-        ends the process."""
+        """True while so little is free that not even a checkpoint should be tried. A transaction without room would end
+        the process."""
         return self.free_bytes is not None and self.free_bytes < STATE_FREE_BYTES_MIN
 
     def look(self, then: Callable[[], None] = lambda: None) -> None:
-        """Looks now, then calls ``then``. A call during a look shares that look, and the same ``then`` is called
-        once."""
+        """Checks the free space, then calls ``then``. A call during a check shares that check; the same ``then`` is
+        called once."""
         with self._life.latch:
             if then not in self._waiting:
                 self._waiting.append(then)

@@ -1,22 +1,21 @@
 """The local log of one node: latch, append, write, sync, roll, checkpoint.
 
     append ─► queue, or QueueFull ─► cycle: under the latch VLSNs, LSN, seal ─► writer: write, fdatasync ─► synced
-
     log         appends, a master's blocks, rollback
-    log.view    what is there: range, durable end, history, index, ring, readers
+    log.view    the contents: range, durable end, history, index, ring, readers
     log.care    checkpoints, cleaning, holds, free space
     log.life    open, closing, closed or failed; its latch, its background work
 
-1. One group is with the writer at a time (``cycle``).
-2. VLSNs are given, and places in the segment, only under the latch and only when the group will fit: a
-   sealed block is never unsealed, so nothing may fail between sealing and the writer but the disk itself.
-3. A write or sync that fails costs its segment: the unsynced frames are written again in the next one, and callers
-   notice nothing (``replacer``).  A second failure meanwhile, or a failure of LMDB, ends the log (``LogFailed``): the
-   page cache is not to be trusted then, and the process must end.  Work that no promise rests on is tried again when
-   it fails (``background``).
-4. Everything here runs *on the owner's thread* (see ``seams.Worker``): the loop's thread in a node; callers' and
-   workers' threads, under the latch, when embedded.  The writer's thread writes and syncs, the keeper's thread runs
-   every LMDB transaction, zeroes standbys and closes segments.
+1. The writer has one group at a time (``cycle``).
+2. VLSNs, and offsets in the segment, are assigned only under the latch and only when the group will fit. A sealed block
+   is never unsealed, so between sealing and the writer only the disk itself may fail.
+3. A write or sync that fails ends the use of its segment. The unsynced frames are written again to the next segment,
+   and callers notice nothing (``replacer``). A second failure meanwhile, or a failure of LMDB, ends the log
+   (``LogFailed``): the page cache can no longer be trusted, and the process must end. Work on which no promise depends
+   is tried again when it fails (``background``).
+4. Everything here runs *on the owner's thread* (see ``seams.Worker``): the event loop's thread in a node; callers' and
+   workers' threads, under the latch, when embedded. The writer's thread writes and syncs. The keeper's thread runs
+   every LMDB transaction, fills standbys with zeros and closes segments.
 """
 
 from __future__ import annotations
@@ -43,12 +42,14 @@ from vlsn.write.write_cycle import LogListener, WriteCycle
 
 
 class LocalLog:
-    """An open log.  Made by ``recovery.recover`` and this constructor. The module says which threads may call it.
+    """An open log, made by ``recovery.recover`` and this constructor. The module's docstring says which threads may
+    call it.
 
     ``failed`` is called on the owner's thread when the log has failed; the process must end.
 
-    ``by_writer``: groups are made by the writer's thread alone, where callers' threads may be interrupted at any point,
-    as a process's main thread is by a signal whose handler raises."""
+    ``by_writer``: only the writer's thread makes groups, because callers' threads may be interrupted at any point. A
+    process's main thread can be, by a signal whose handler raises.
+    """
 
     def __init__(
         self,
@@ -104,7 +105,7 @@ class LocalLog:
 
     @property
     def no_space(self) -> str:
-        """The reason why appends are refused, or soon will be, for lack of space; empty while there is room."""
+        """Why appends are refused, or soon will be, for lack of space; empty while there is room."""
         space = self.care.space
         if space.low:
             return f"the disk has too little room: {space.free_bytes} bytes free of {self.options.free_bytes_min}"
@@ -112,13 +113,13 @@ class LocalLog:
 
     @property
     def refusal(self) -> NoSpace | None:
-        """The refusal of appends, or of those soon to come: ``NoSpace``, or ``NoSegment`` where there is room.
-        None while they are taken."""
+        """The error for appends now or soon: ``NoSpace``, or ``NoSegment`` if the disk has room. None while appends are
+        accepted."""
         return NoSpace(self.no_space) if self.no_space else self.placement.refusal
 
     @property
     def stuck(self) -> NoSpace | None:
-        """The refusal that the queue waits for, if another segment is all that it lacks."""
+        """The error for which the queue waits, if it waits only for another segment."""
         with self.latch:
             waits = self.cycle.idle and bool(self.queue) and not self.queue.only_lazy
             return self.placement.refusal if waits else None
@@ -126,25 +127,25 @@ class LocalLog:
     # The master's side.
 
     def start_sealing(self, term: Term) -> None:
-        """Takes appends from now on, sealed under ``term``. Rule: a term is sealed in by one process of one node only;
-        the caller has it in the node file, synced."""
+        """Accepts appends from now on, and seals them under ``term``. Only one process of one node ever seals in a
+        term. The caller has stored the term in the node file, synced."""
         assert term <= self.node_file.record.term
         runs = self.view.history.term_runs
         assert not runs or term > runs[-1].term, (term, runs[-1])
         self.cycle.term = term
 
     def stop_sealing(self, error: VlsnLogError) -> None:
-        """Refuses unsealed appends with ``error``; sealed ones go on to the writer."""
+        """Refuses unsealed appends with ``error``; the writer still writes sealed ones."""
         self.cycle.stop_sealing(error)
 
     def check_size(self, cost: int) -> None:
-        """Raises ``TooLarge`` for a submission of that ``cost`` (``queue.cost_of``) which no segment takes."""
+        """Raises ``TooLarge`` for a submission whose ``cost`` (``queue.cost_of``) exceeds a segment."""
         if cost > self.placement.payload_bytes_max:
             raise TooLarge(f"{cost} bytes of entries do not fit a segment of {self.options.segment_bytes}")
 
     def append(self, pending: Pending) -> None:
-        """Queues a submission that ``check_size`` let pass.  Raises ``NotMaster``, ``NoSpace`` (``NoSegment``),
-        ``QueueFull``, ``LogFailed`` or ``LogClosed`` with nothing logged. Afterwards the listener gets it, or
+        """Queues a submission that ``check_size`` has accepted. Raises ``NotMaster``, ``NoSpace`` (``NoSegment``),
+        ``QueueFull``, ``LogFailed`` or ``LogClosed`` before anything is logged. Afterwards the listener receives it, or
         ``pending.refused`` is called."""
         if not self.cycle.term or self.life.closing:
             self.life.check_open()
@@ -153,9 +154,9 @@ class LocalLog:
             raise NotMaster("this log takes no appends: it is not sealing")
         placement = self.placement
         if self.care.space.low:
-            raise NoSpace(f"{self.no_space}; free some and appends go on by themselves")
+            raise NoSpace(f"{self.no_space}; free some and appends continue by themselves")
         if placement.is_full_for(pending.cost) and (refusal := placement.refusal) is not None:
-            raise type(refusal)(f"{refusal}; when there is one, appends go on by themselves")
+            raise type(refusal)(f"{refusal}; when there is one, appends continue by themselves")
         self._check_queue(pending)
         if pending.durability is Durability.NO_SYNC:
             self._reserve(pending)
@@ -164,7 +165,7 @@ class LocalLog:
             self.cycle.ask()
 
     def _check_queue(self, pending: Pending) -> None:
-        """Raises ``QueueFull`` from the queue's shedding mark on, or where ``pending`` would exceed its limits."""
+        """Raises ``QueueFull`` from the queue's shedding mark on, or if ``pending`` would exceed the queue's limits."""
         entries, size = self.queue.entries, self.queue.bytes
         entries_max, bytes_max = self.options.queue_entries_max, self.options.queue_bytes_max
         is_shed = entries >= entries_max * QUEUE_SHED_FRACTION or size >= bytes_max * QUEUE_SHED_FRACTION
@@ -172,7 +173,7 @@ class LocalLog:
             raise QueueFull(f"{entries} entries ({size} bytes) already wait to be logged")
 
     def _reserve(self, pending: Pending) -> None:
-        """Reserves VLSNs: a place in the queue is as good as one, for it is first in, first out."""
+        """Assigns VLSNs in advance: the queue is first in, first out, so the position in the queue determines them."""
         queue = self.queue
         pending.first = self.view.next_vlsn + queue.vlsns
         pending.last = pending.first + pending.count - 1
@@ -180,7 +181,8 @@ class LocalLog:
             queue.lazy_since_s = self.seams.clock.monotonic_s()
 
     def append_entries(self, kinds: list[EntryKind], values: list[bytes], done: Callable[[Vlsn], None]) -> None:
-        """Appends entries of the log's own, sealed as one block; ``done`` gets their last VLSN, synced."""
+        """Appends entries of the log's own, sealed as one block. ``done`` receives their last VLSN once it is
+        synced."""
         assert self.cycle.term
         self.queue.push(LocalEntries([int(kind) for kind in kinds], values, done))
         self.cycle.ask()
@@ -188,10 +190,10 @@ class LocalLog:
     # The replica's side.
 
     def append_blocks(self, run: BlockRun, done: Callable[[VlsnLogError | None], None], *, sync: bool = True) -> None:
-        """Keeps blocks that a master sealed, verbatim; they follow on ``allocated`` exactly and are verified.
-        ``done(None)`` once they are synced here, or written where no ``sync`` is asked for; ``done(error)`` when
-        nothing (more) of them was kept.  Raises ``TooLarge``, with nothing kept, where one does not fit a segment of
-        this log; ``LogFailed``, ``LogClosed``."""
+        """Keeps blocks that a master sealed, verbatim. They follow ``allocated`` exactly and are verified.
+        ``done(None)`` is called once they are synced here, or written if ``sync`` is false. ``done(error)`` is called
+        if they, or the rest of them, were not kept. Raises ``TooLarge`` if a block does not fit a segment of this log,
+        before any is kept; ``LogFailed``, ``LogClosed``."""
         self.life.check_open()
         assert not self.cycle.term
         if (size := max(map(len, run.blocks))) > self.placement.frame_bytes_max:
@@ -203,16 +205,16 @@ class LocalLog:
     # Both sides.
 
     def rollback(self, matchpoint: Vlsn, done: Callable[[], None], refused: Callable[[VlsnLogError], None]) -> None:
-        """Abandons the blocks after ``matchpoint``, a block's end or 0, once all that was queued is synced (see
-        ``rollback``).  Nothing is sealed or handed over from before this call until ``done`` or ``refused`` (then
-        nothing has changed), and no checkpoint runs meanwhile.  Raises ``RollbackProhibited``, ``BadArgument``."""
+        """Abandons the blocks after ``matchpoint``, a block's end or 0, once everything queued is synced (see
+        ``rollback``). From this call until ``done`` or ``refused``, nothing is sealed or handed over, and no checkpoint
+        runs. After ``refused`` nothing has changed. Raises ``RollbackProhibited``, ``BadArgument``."""
         self.life.check_open()
         assert not self.cycle.term
         parts = self.view, self.life, self.placement, self.cycle, self.replacer, self.care.checkpointer
         Rollback(*parts, matchpoint, done, refused).begin()
 
     def tick(self) -> None:
-        """Runs the work that goes by the clock, a few times a second, and tries for space again."""
+        """Runs the periodic work, a few times a second, and tries again to find space."""
         with self.latch:
             if self.life.over:
                 return
@@ -232,12 +234,12 @@ class LocalLog:
     # A clean stop, or the end of a log without room.
 
     def close(self, done: Callable[[], None]) -> None:
-        """Stops the log cleanly.  ``done`` is called when the files are closed, also if the log fails before; the
-        caller then closes the workers.  A second call joins the stop that is under way.
+        """Stops the log cleanly. ``done`` is called when the files are closed, even if the log fails before; the caller
+        then closes the workers. A second call joins the stop that is under way.
 
             1  everything queued is synced; new appends are refused
-            2  a checkpoint whose end says clean; without room it is left out, and the next open reads from the
-               checkpoint before
+            2  a checkpoint whose end is marked clean; without room it is left out, and the next open reads from the
+               preceding checkpoint
             3  the files are closed, the lock is released
         """
         joins, self.life.closing = self.life.closing, True
@@ -261,7 +263,7 @@ class LocalLog:
         """Closes without another segment: appends that wait for one are refused."""
         self.stop_sealing(type(refusal)(f"the log is closing, and {refusal}"))
         self.cycle.pump()
-        if self.cycle.group is None and self.queue:  # not even a record has a place
+        if self.cycle.group is None and self.queue:  # not even a record fits
             self.queue.items.clear()
             self._finish()
 
@@ -288,7 +290,7 @@ class LocalLog:
     # A failure.
 
     def _stop(self, failure: LogFailed) -> list[Pending]:
-        """Stops sealing, checkpoints and waits; returns the appends that were not sealed."""
+        """Stops sealing, checkpoints and waits. Returns the appends that were not sealed."""
         self.cycle.term = NULL_TERM
         refused = [*self.cycle.taken, *self.queue.take_appends()]
         self.queue.items.clear()

@@ -1,10 +1,10 @@
-"""The care of an open log: checkpoints, cleaning, the holds that keep it from going, free space, the work by the clock.
+"""The care of an open log: checkpoints, cleaning, holds, free space, and periodic work.
 
     lazy appends     flushed within ``flush_interval_s``, synced within ``sync_interval_s``
     segments         rolled after ``roll_period_s``
-    the idle end     stated after ``idle_end_s`` of quiet: how far the log is surely whole without a sync after it
-    checkpoints      by period; neither of these last two where the last look found too little free space
-    free space       looked at each time while anything is written or there is too little, else every ``QUIET_LOOK_S``
+    the idle end     stored after ``idle_end_s`` of quiet: the position up to which the log is certainly whole
+    checkpoints      by period; these last two wait while the last check found too little free space
+    free space       checked each time while anything is written or space is short, otherwise every ``QUIET_LOOK_S``
 
 On the owner's thread only, under the log latch.
 """
@@ -29,12 +29,12 @@ from vlsn.write.survey import Survey
 from vlsn.write.write_cycle import WriteCycle
 
 QUIET_LOOK_S = 1.0
-"""Seconds that the free-space figure of a quiet log may be old. The next append's place lies in segments that were
-reserved before."""
+"""The most seconds that a quiet log's free-space figure may be old. The next append goes to a segment that was reserved
+before."""
 
 
 class LogCare:
-    """The parts of one log that keep it small, and quick to open again."""
+    """The parts of one log that keep it small and quick to open again."""
 
     def __init__(
         self,
@@ -83,28 +83,28 @@ class LogCare:
         self._quiet_since: float | None = None
         self._looked_s = -QUIET_LOOK_S
         self._allocated: Vlsn | None = None
-        """The last VLSN given as of the last look."""
+        """The last VLSN that was assigned at the last check."""
         self._stated: tuple[Lsn, Vlsn] | None = None
-        """The idle end that was stated last, and the durable end with it."""
+        """The idle end that was stored last, and the durable end stored with it."""
 
     def rewrite_state(self) -> None:
-        """Has a checkpoint write all of the ``state`` store anew, out of memory, which holds it whole."""
+        """Has a checkpoint write the whole ``state`` store again from memory, which has all of it."""
         with self._life.latch:
             self._view.history.keep_all()
         self.checkpointer.run()
 
     def tick(self) -> None:
-        """Does what is done by the clock, a few times a second."""
+        """Does the periodic work, a few times a second."""
         options, cycle, queue, placement = self._options, self._cycle, self._cycle.queue, self._placement
         now = self._life.clock.monotonic_s()
         if queue.lazy and now - queue.lazy_since_s >= options.flush_interval_s:
             cycle.pump(flush=True)
         if cycle.unsynced_since is not None and now - cycle.unsynced_since >= options.sync_interval_s:
-            cycle.unsynced_since = None  # asked for once
+            cycle.unsynced_since = None  # requested once
             cycle.drain(lambda: None)
         period = options.roll_period_s
         if period and not placement.empty and now - placement.taken_s >= period:
-            placement.taken_s = now  # asked for once
+            placement.taken_s = now  # requested once
             cycle.rotate("period")
         if self._is_look_due(now):
             self._looked_s, self._allocated = now, self._view.allocated
@@ -118,8 +118,8 @@ class LogCare:
         return writes or short or now - self._looked_s >= QUIET_LOOK_S
 
     def _looked(self) -> None:
-        """Does the part of a tick that needs room on the disk, with a fresh figure, or a recent one while nothing is
-        written."""
+        """Does the part of a tick that needs room on the disk, with a fresh figure of free space, or a recent one while
+        nothing is written."""
         life = self._life
         with life.latch:
             if life.over or life.closing or self.space.cramped:
@@ -134,7 +134,7 @@ class LogCare:
             self.checkpointer.tick(now)
 
     def _state_idle_end(self) -> None:
-        """Says in the state where the log ends, surely whole and without a sync for it, once for each end."""
+        """Stores the log's end in the state, as certainly whole, once for each end. No sync is needed."""
         view, tail, span = self._view, self._placement.tail, self._view.range
         if tail is None or not span.last or span.last_sync < span.last:
             return

@@ -1,9 +1,9 @@
 """The life of an open log: open, closing, closed, or failed.
 
     open ─► closing ─► closed
-      └────────┴─────► failed      what the page cache says is not to be trusted any more: the process must end
+      └────────┴─────► failed      the page cache can no longer be trusted: the process must end
 
-A log fails once.  The queued appends are then refused, and the workers get no more jobs.
+A log fails once. Then the queued appends are refused, and the workers get no more jobs.
 """
 
 from __future__ import annotations
@@ -32,36 +32,37 @@ class LogLife:
         stop: Callable[[LogFailed], Sequence[Pending]],
         failed: Callable[[LogFailed], None],
     ) -> None:
-        """``stop`` ends what is under way, under the latch, and gives the appends to refuse; ``failed`` comes last."""
+        """``stop`` ends the work under way, under the latch, and returns the appends to refuse. ``failed`` is called
+        last."""
         self.latch = latch
         self.keeper = keeper
         self.clock = clock
         self.background = Background(keeper, latch, clock, ends=self.fail)
         self.closing = False
-        """A stop is under way, or has ended."""
+        """True once a clean stop has begun."""
         self.closed = False
         self.over = False
-        """Closed or failed."""
+        """True if the log is closed or failed."""
         self.failure: LogFailed | None = None
         self._stop = stop
         self._failed = failed
 
     def check_open(self) -> None:
-        """Raises ``LogFailed`` or ``LogClosed``."""
+        """Raises ``LogFailed`` or ``LogClosed`` if the log is not open."""
         if self.failure is not None:
             raise self.failure
         if self.closed:
             raise LogClosed("the log is closed")
 
     def keep(self, job: Callable[[], T], done: Callable[[T], None] = lambda _: None) -> None:
-        """Runs ``job``, a transaction of the index or the state, on the keeper's thread; its failure ends the log."""
+        """Runs ``job``, a transaction of the index or the state, on the keeper's thread. Its failure ends the log."""
         self.keeper.submit(job, done, self.store_failed)
 
     def store_failed(self, error: BaseException) -> None:
         self.fail(f"an index or state transaction failed: {error}", error)
 
     def fail(self, text: str, error: BaseException) -> None:
-        """Ends the log; once."""
+        """Ends the log. A second call does nothing."""
         with self.latch:
             if self.failure is not None:
                 return

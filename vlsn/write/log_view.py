@@ -1,4 +1,4 @@
-"""The view of an open log: segments as far as they are synced, places, the ring, and the sum of its entries.
+"""The view of an open log: segments up to their synced ends, positions, the ring, and the history of its entries.
 
     segments 1 (to 65536), 2 (to 40960)  ·  range 1–950  ·  durable up to 948  ·  terms, group, producers
 
@@ -23,7 +23,7 @@ from vlsn.write.ring import Ring
 
 
 class LogView:
-    """Shared by the parts of one log, each of which changes what is its own to change."""
+    """Shared by the parts of one log. Each part changes only its own fields."""
 
     def __init__(self, recovered: Recovered, disk: Disk, *, ring_bytes_max: int) -> None:
         self.directory = recovered.directory
@@ -33,13 +33,13 @@ class LogView:
         self.ring = Ring(ring_bytes_max)
         self.ring.restart(recovered.last_vlsn)
         self.allocated: Vlsn = recovered.last_vlsn
-        """The highest VLSN given so far; at or above ``range.last``."""
+        """The highest VLSN assigned so far; at or above ``range.last``."""
         self.ends: dict[int, int] = dict(recovered.ends)
         """Number → synced end (offset) of every live segment."""
         self.dtvlsn: Vlsn = recovered.dtvlsn
         """The durable end, as this node knows it."""
         self.rollbacks = 0
-        """Raised when a rollback begins and when it is over: odd while one is under way."""
+        """Raised when a rollback begins and when it ends, so it is odd while one is under way."""
         self._cleaned = recovered.cleaned
         self._begins_after = recovered.begins_after
         self.tell_txn_end()
@@ -51,27 +51,28 @@ class LogView:
 
     @property
     def next_vlsn(self) -> Vlsn:
-        """The VLSN that the next entry is given."""
+        """The VLSN that the next entry will have."""
         return Vlsn(self.allocated + 1)
 
     def tell_txn_end(self) -> None:
-        """Tells the index where the last transaction ends: it loses sight of that at a rollback, and at an open."""
+        """Notes in the index where the last transaction ends, because the index loses that at a rollback and at an
+        open."""
         self.index.note_txn_end(next(reversed(self.history.txn_ends), NULL_VLSN))
 
     @property
     def trimmed_to(self) -> Vlsn:
-        """The last VLSN that was cleaned away, or never was here; 0 when the log begins at 1."""
+        """The last VLSN that was cleaned away or was never here, or 0 if the log begins at 1."""
         first = self.index.range.first
         return Vlsn(first - 1) if first else self._begins_after
 
     @property
     def first_segment(self) -> int:
-        """The segment that the log begins in since it was cleaned; 0 when it never was."""
+        """The segment in which the log begins since it was cleaned, or 0 if it never was."""
         return min(self.ends, default=0) if self._cleaned else 0
 
     @property
     def level(self) -> int:
-        """The level that may be written (``levels``): the newest that is durable here."""
+        """The level that may be written (``levels``): the newest level that is durable here."""
         return self.history.level_at(self.dtvlsn)
 
     def segments(self) -> dict[int, int]:
@@ -79,42 +80,45 @@ class LogView:
         return dict(sorted(self.ends.items()))
 
     def synced_end(self, number: int) -> int:
-        """Returns how far segment ``number`` may be read from outside; 0 when it is not a live one."""
+        """Returns the end up to which segment ``number`` may be read from outside, or 0 if it is not live."""
         return self.ends.get(number, 0)
 
     def reader(self, *, segments_max: int = 1) -> LogReader:
-        """Makes a reader, for one user at a time. It raises ``Trimmed`` for entries that are cleaned away under it."""
+        """Makes a reader for one user at a time. The reader raises ``Trimmed`` for entries that are cleaned away while
+        it reads."""
         return LogReader(
             self.disk, self.directory, self.synced_end, lambda: self.range.first, segments_max=segments_max
         )
 
     def snapshot(self, vlsn: Vlsn) -> Callable[[], StateRecord]:
-        """Copies the sum of entries up to ``vlsn``, and where the log begins since it was cleaned. The returned call
-        builds the record, on any thread."""
+        """Copies the history of entries up to ``vlsn``, and the log's begin. The returned function builds the record,
+        on any thread."""
         return self.history.snapshot(vlsn, trimmed_to=self.trimmed_to, first_segment=self.first_segment)
 
     def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[StateRecord, dict[str, TableChanges] | None]]:
-        """Copies what changed of it since the last checkpoint, which is to be kept now (``History.checkpoint``)."""
+        """Copies the part of the history that changed since the last checkpoint and must be stored now
+        (``History.checkpoint``)."""
         return self.history.checkpoint(vlsn, trimmed_to=self.trimmed_to, first_segment=self.first_segment)
 
     def raise_dtvlsn(self, vlsn: Vlsn) -> None:
-        """Raises the durable end, as this node knows it; it never falls."""
+        """Raises the durable end. It never falls."""
         if vlsn > self.dtvlsn:
             self.dtvlsn = vlsn
 
     def truncate(self, matchpoint: Vlsn) -> None:
-        """Drops what memory holds of VLSNs after ``matchpoint``; the next block follows on it."""
+        """Drops everything in memory about VLSNs after ``matchpoint``. The next block follows ``matchpoint``."""
         self.ring.truncate(matchpoint)
         self.history.truncate(matchpoint)
         self.allocated = matchpoint
         self.tell_txn_end()
 
     def fold_acks(self) -> None:
-        """Folds the acknowledgements of destinations that are durable, and synced here: nothing takes them back."""
+        """Folds the destinations' acknowledgements that are durable and synced here: no rollback can undo them."""
         self.history.acks.advance(Vlsn(min(self.dtvlsn, self.range.last_sync)))
 
     def forget_before(self, number: int) -> None:
-        """Forgets segments before ``number``, which are no log any more: the index's range begins after them."""
+        """Forgets segments before ``number``, which are no longer part of the log: the index's range begins after
+        them."""
         self._cleaned = True
         for each in [each for each in self.ends if each < number]:
             del self.ends[each]

@@ -1,6 +1,6 @@
-"""The promises of the node file for an open log: its level, and the vote floor once it is met.
+"""The promises in the node file of an open log: its level, and the vote floor once the log has reached it.
 
-Each is stored on the keeper's thread, synced.  A file that cannot be written ends the log.
+Each promise is stored on the keeper's thread, synced. A file that cannot be written ends the log.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vlsn.write.log_view import LogView
 
 
 class NodePromises:
-    """The promises, on the owner's thread."""
+    """The promises of one log, on the owner's thread."""
 
     def __init__(self, node_file: NodeFile, view: LogView, levels: Levels, life: LogLife) -> None:
         self._node_file = node_file
@@ -28,8 +28,8 @@ class NodePromises:
 
     def store_level(self, level: int, done: Callable[[BaseException | None], None]) -> None:
         """Promises ``level``, and calls ``done(None)`` before the entry that sets it is acknowledged. Raises
-        ``WrongVersion`` for a level that this binary does not speak."""
-        self._levels.check_log(level, "what the group's log goes on with")
+        ``WrongVersion`` for a level that this binary does not support."""
+        self._levels.check_log(level, "the next part of the group's log")
         self._life.keeper.submit(
             partial(self._write_level, level), lambda _: done(None), partial(self._level_failed, done)
         )
@@ -44,8 +44,8 @@ class NodePromises:
         done(error)
 
     def meet_floor(self, term: Term) -> None:
-        """Lowers the vote floor to where the log ends now, synced, if it was further on. The log has all that the
-        master of ``term`` has, while that is the stored one."""
+        """Lowers the vote floor to the log's present end, synced, if the floor was higher. The log has everything that
+        the master of ``term`` has, and ``term`` is the stored one."""
         last = self._view.range.last_sync
         end = (int(self._view.history.term_of(last)), int(last))
         self._life.keeper.submit(partial(self._write_floor, term, end), lambda _: None, self._failed)

@@ -1,15 +1,15 @@
-"""The place of the next frame: the tail, the standby behind it, and synced ends.
+"""The position of the next frame: the tail, the standby after it, and synced ends.
 
     place(frame) ─► tail, while it fits          ─► chunk of the group ─► writer
-                 └► standby, taken as the new tail (a roll)
+                 └► standby, which becomes the new tail (a roll)
 
-1. A frame is placed only where it surely fits: in the tail, or in the standby together with the rest of its group. So
-   one roll is always enough, and so is one more segment if the write fails.
-2. A segment's end rises only by ``written``, once it is synced; a replacement alone lowers it, together with
-   the header page that says so (``replacer``).
-3. A standby that fails is thrown away and the next one made, at once, then with pauses (``background``).  From the
-   second failure in a row on, appends that need a segment are refused (``refusal``), as they are without space; they
-   go on by themselves later.  Only a failed write that waits for it ends the log then (``replacer``).
+1. A frame is placed only where it certainly fits: in the tail, or in the standby together with the rest of its group.
+   So one roll is always enough, and so is one more segment if the write fails.
+2. A segment's end rises only by ``written``, once it is synced. Only a replacement lowers it, together with the header
+   page that names the new end (``replacer``).
+3. A standby that fails is thrown away and the next one made, first at once, then with pauses (``background``). From the
+   second consecutive failure on, appends that need a segment are refused (``refusal``), as they are without space. They
+   continue by themselves later. Only a failed write that waits for a standby then ends the log (``replacer``).
 
 Used on the owner's thread only, under the log latch.
 """
@@ -34,13 +34,13 @@ from vlsn.write.log_view import LogView
 from vlsn.write.queue import FRAME_OVERHEAD_BYTES
 
 CHUNKS_MAX = 3
-"""Segments that one group touches at most: the one before it, and two rolls (asked for, and for size)."""
+"""The most segments that one group touches: the current one and two rolls (on request, and for size)."""
 _REFUSED_FROM = 2
-"""Failures of a standby in a row."""
+"""The number of consecutive failures of a standby from which on appends are refused."""
 
 
 class Placement:
-    """The segments of one open log, as its writer sees them."""
+    """The segments of one open log, for its writer."""
 
     def __init__(
         self,
@@ -73,9 +73,9 @@ class Placement:
         self._ends = view.ends
         self._capacity = options.segment_bytes - FIRST_FRAME
         self.payload_bytes_max = self._capacity - FRAME_OVERHEAD_BYTES
-        """Bytes of a submission (keys and values) that still fit one segment."""
+        """The most bytes of a submission (keys and values) that fit one segment."""
         self.frame_bytes_max = self._capacity - FRAME_BYTES - 7
-        """Bytes of a frame's payload that still fit one segment."""
+        """The most bytes of a frame's payload that fit one segment."""
         self.block_bytes_max = self._capacity // 2
         """Merged blocks are at most half a segment."""
         self._standby = Standby(
@@ -88,16 +88,16 @@ class Placement:
             free_bytes_min=options.free_bytes_min,
         )
         self._sidecars: dict[str, tuple[int, Vlsn]] = {}
-        """Those that are still to be written: number and last VLSN of their segments, by name."""
+        """The sidecars that are still to be written: number and last VLSN of their segments, by name."""
         self.holes = Holes(seams.disk, self._directory, life.background)
 
     def start(self) -> None:
-        """Makes the first standby. Its owner must be complete, since callbacks may come from now on."""
+        """Makes the first standby. The owner must be complete, because callbacks may come from now on."""
         self._prepare()
         last = max(self._ends, default=0)
         self.holes.give_back((number, end) for number, end in self._view.segments().items() if number < last)
 
-    # What is there.
+    # Present contents.
 
     @property
     def no_space(self) -> bool:
@@ -105,14 +105,14 @@ class Placement:
 
     @property
     def refusal(self) -> NoSpace | None:
-        """The refusal of appends that need another segment; None while there is one, or it is being made."""
+        """The error for appends that need another segment, or None while there is one, or one is being made."""
         if self.no_space:
             return NoSpace("the disk has no room for another segment")
         return NoSegment(self.unmade) if self.unmade else None
 
     @property
     def unmade(self) -> str:
-        """The reason why the next segment could not be made, again and again, though there is room."""
+        """Why the next segment could not be made repeatedly, although the disk has room; otherwise empty."""
         fault = self._background.fault("standby")
         if fault is None or fault.failures < _REFUSED_FROM or self.no_space:
             return ""
@@ -124,37 +124,37 @@ class Placement:
 
     @property
     def number(self) -> int:
-        """The number of the segment that the next frame goes to."""
+        """The number of the segment for the next frame."""
         return self.tail.number if self.tail is not None else self._next_number
 
     @property
     def empty(self) -> bool:
-        """The next frame is the first of its segment."""
+        """True if the next frame is the first of its segment."""
         return self.tail is None or self.tail.offset <= FIRST_FRAME
 
     @property
     def unsynced_bytes(self) -> int:
-        """Written, or on its way to the writer, in the current segment."""
+        """The bytes in the current segment that are written, or handed to the writer, and not synced."""
         return self.tail.unsynced if self.tail is not None else 0
 
     def active_files(self) -> list[int]:
-        """Returns numbers of the current segment (when there is one yet) and the standby."""
+        """Returns the numbers of the current segment (if there is one yet) and of the standby."""
         numbers = [self.tail.number] if self.tail is not None else []
         standby = self._standby.number
         return numbers + ([standby] if standby is not None else [])
 
     @property
     def disk_bytes(self) -> int:
-        """Bytes of the disk that all segment files take; for one that was not looked at yet, its size."""
+        """The bytes of the disk that all segment files take. A file that was not checked yet counts with its size."""
         taken, size = self.holes.taken, self._options.segment_bytes
         return sum(taken.get(number, size) for number in {*self._ends, *self.active_files()})
 
     def forget_sidecar(self, number: int) -> None:
-        """Forgets the sidecar of segment ``number``, which is about to be written anew and may not fit it."""
+        """Forgets the sidecar of segment ``number``, which is about to be rewritten and may no longer match it."""
         self._forget_sidecars(lambda each, _: each == number)
 
     def give_back(self, number: int) -> None:
-        """Gives back room of segment ``number``, which was written anew, as large as it was at first."""
+        """Frees the unused room of segment ``number``, which was rewritten in its full size."""
         if number in self.holes.taken:
             self.holes.give_back([(number, self._ends[number])])
 
@@ -167,7 +167,7 @@ class Placement:
         return Group([Chunk(self.tail, self.tail.offset)] if self.tail is not None else [])
 
     def fits(self, group: Group, size: int, *, several: bool = False) -> bool:
-        """Says whether frames of ``size`` bytes in all still have a place (rule 1). They are one, or ``several``, some
+        """Returns whether frames of ``size`` bytes in all still fit (rule 1). These are one frame, or ``several``, some
         of which may go to the tail and some to the standby."""
         tail = self.tail
         in_tail = tail is not None and tail.offset + size <= tail.size
@@ -180,8 +180,8 @@ class Placement:
 
     @property
     def can_roll(self) -> bool:
-        """True while the standby may be taken: the first one after an open waits for all of its zeros. It is used from
-        its first byte on; a later one that is not quite done is taken as it is."""
+        """True while the standby may be taken. The first standby after an open must be filled with zeros completely,
+        because it is used from its first byte on. A later one that is nearly filled is taken as it is."""
         standby = self._standby
         return standby.complete if self.tail is None else standby.usable
 
@@ -202,7 +202,7 @@ class Placement:
         return self._place(group, kind, payload, 0, 0)
 
     def roll(self, group: Group, reason: str | None) -> None:
-        """Makes the standby the current segment; its header page goes out with its first frames."""
+        """Makes the standby the current segment. Its header page is written with its first frames."""
         old = self.tail
         taken = self.take_standby()
         header = active(
@@ -219,7 +219,7 @@ class Placement:
 
     def _place(self, group: Group, kind: FrameKind, payload: Buffer, first: int, last: int) -> Lsn:
         tail = self.tail
-        # Offsets and sizes of segments are multiples of 8, so the padding of the payload needs no look.
+        # Offsets and sizes of segments are multiples of 8, so the padding of the payload needs no check.
         if tail is None or tail.offset + FRAME_BYTES + len(payload) > tail.size:
             self.roll(group, "size" if tail is not None else None)
         chunk = group.chunks[-1]
@@ -247,7 +247,8 @@ class Placement:
         self._forget_sidecars(lambda each, _: each < number)
 
     def forget_after(self, vlsn: Vlsn) -> None:
-        """Forgets blocks after ``vlsn``, which are being rolled back; flags in their segments' sums change."""
+        """Forgets blocks after ``vlsn``, which are being rolled back. Flags that their segments' checksums include will
+        change."""
         self._forget_sidecars(lambda _, last: last > vlsn)
         if self.tail is not None:
             self.tail.forget_after(vlsn)
@@ -255,7 +256,7 @@ class Placement:
     # After the write.
 
     def written(self, group: Group) -> None:
-        """Notes that ``group`` is written, and synced if that was asked of it."""
+        """Notes that ``group`` is written, and synced if the group asked for a sync."""
         if group.sync or len(group.chunks) > 1:
             self.note_synced(group.chunks)
         for tail in group.sealed_tails:
@@ -270,10 +271,10 @@ class Placement:
             self._synced(chunk.tail)
 
     def replaced(self, group: Group, live: Tail | None, end: int, new: Tail, deleted: Sequence[Tail]) -> None:
-        """Takes the segment ``new``, which is synced with its header page, in place of the broken one. ``live`` ends at
-        ``end`` now; ``deleted`` never became part of the log."""
+        """Uses the segment ``new``, which is synced with its header page, in place of the broken one. ``live`` now ends
+        at ``end``; ``deleted`` never became part of the log."""
         if live is not None:
-            live.offset, live.crc = end, None  # its checksum includes dead frames: no sidecar
+            live.offset, live.crc = end, None  # its checksum includes dead frames: no sidecar is made
             self._ends[live.number] = live.offset
             self._close(live)
         for tail in deleted:
@@ -286,8 +287,8 @@ class Placement:
         group.chunks = [Chunk(new, new.offset)]
 
     def _synced(self, tail: Tail) -> None:
-        """Notes that all of ``tail`` is synced. With its first frames its header page is, which names the end before
-        it."""
+        """Notes that all of ``tail`` is synced. With its first frames the header page is synced, which names the end of
+        the segment before."""
         first = not tail.synced
         tail.set_synced(tail.offset)
         self._ends[tail.number] = tail.offset

@@ -1,10 +1,10 @@
-"""A local log's queue: the items that wait, in the order in which they will be placed, and their size.
+"""A local log's queue: the waiting items, in the order in which they will be placed, and their size.
 
 Pending       a client's submission: gets its VLSNs when it is sealed
 LocalEntries  entries of the log's own (TERM, GROUP …), sealed as one block
 ReplicaRun    blocks that a master sealed, kept verbatim
-LocalRecord   a local frame (checkpoint, rollback), its payload made when it is placed
-Roll, Barrier the next segment; nothing but a moment
+LocalRecord   a local frame (checkpoint, rollback); its payload is made when it is placed
+Roll, Barrier the next segment; only a moment in the order
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from vlsn.ids import Lsn, Vlsn
 from vlsn.state.options import Durability
 
 FRAME_OVERHEAD_BYTES = FRAME_BYTES + BLOCK_BYTES + 64
-"""Bytes that a block of its own costs beside its entries: frame, header, padding of its columns."""
+"""The bytes that a block costs besides its entries: frame, header, padding of its columns."""
 ENTRY_OVERHEAD_BYTES = 8
 RECORD_ROOM_BYTES = FRAME_BYTES + max(
     record.LAYOUT.size for record in (CheckpointStart, CheckpointEnd, RollbackStart, RollbackEnd)
@@ -31,25 +31,27 @@ RECORD_ROOM_BYTES = FRAME_BYTES + max(
 
 
 def cost_of(entries: int, size: int) -> int:
-    """Returns the bytes that so many entries of ``size`` bytes take of the queue and, at most, of a segment."""
+    """Returns the bytes that ``entries`` entries of ``size`` bytes take of the queue and, at most, of a segment."""
     return size + entries * ENTRY_OVERHEAD_BYTES + FRAME_OVERHEAD_BYTES
 
 
 class Pending:
-    """A submission on its way: queued, then sealed (``first``, ``last`` and ``term`` known), then synced.
+    """A submission: queued, then sealed (``first``, ``last`` and ``term`` known), then synced.
 
-    The log calls ``refused`` when it will never be sealed; nothing of it was logged then."""
+    The log calls ``refused`` if the submission will never be sealed; then nothing of it was logged.
+    """
 
     __slots__ = ("cost", "count", "durability", "first", "last", "submission", "term")
 
     def __init__(self, submission: Submission, durability: Durability = Durability.SYNC) -> None:
         self.submission: Submission | None = submission
-        """None once it is sealed: its bytes are the block's then."""
+        """None once it is sealed, because the block has its bytes then."""
         self.count = submission.count
         self.cost = submission.bytes + submission.count * ENTRY_OVERHEAD_BYTES + FRAME_OVERHEAD_BYTES  # ``cost_of``
         self.durability = durability
         self.first = 0
-        """Known once it is sealed, and from the start with ``NO_SYNC``: its place in the queue is its VLSN."""
+        """Known once the submission is sealed. With ``NO_SYNC`` it is known from the start, by the position in the
+        queue."""
         self.last = 0
         self.term = 0
 
@@ -68,7 +70,7 @@ class LocalEntries:
 
 @dataclass(slots=True)
 class ReplicaRun:
-    """A replica's blocks, kept verbatim; ``at`` is the next one to place. Without ``sync`` they are written, and
+    """A replica's blocks, kept verbatim. ``at`` is the next block to place. Without ``sync`` they are written, and
     synced with later items or within the sync interval."""
 
     run: BlockRun
@@ -85,11 +87,12 @@ class LocalRecord:
     payload: Callable[[], bytes]
     done: Callable[[Lsn], None]
     refused: Callable[[VlsnLogError], None] | None = None
-    """A call for an optional record: it gets the error when there is no room for it."""
+    """For an optional record: called with the error if there is no room."""
 
     @property
     def room(self) -> int:
-        """Bytes that must be there for it; the end of a rollback that has begun cannot be refused any more."""
+        """The bytes that must be free for the record. A rollback that has begun cannot be refused any more, so its end
+        is included."""
         return RECORD_ROOM_BYTES * (2 if self.kind is FrameKind.ROLLBACK_START else 1)
 
 
@@ -108,7 +111,7 @@ Item = Pending | LocalEntries | ReplicaRun | LocalRecord | Roll | Barrier
 
 
 class Queue:
-    """First in, first out.  Appends are counted in entries and bytes; under the log latch."""
+    """First in, first out. Appends are counted in entries and bytes. Used under the log latch."""
 
     __slots__ = ("appends", "bytes", "entries", "items", "lazy", "lazy_since_s", "vlsns")
 
@@ -118,9 +121,9 @@ class Queue:
         self.entries = 0
         self.bytes = 0
         self.vlsns = 0
-        """VLSNs that the waiting items will get."""
+        """The number of VLSNs that the waiting items will get."""
         self.lazy = 0
-        """Appends that wait for no write (``NO_SYNC``)."""
+        """The number of appends that wait for no write (``NO_SYNC``)."""
         self.lazy_since_s = 0.0
 
     def __bool__(self) -> bool:
@@ -136,7 +139,8 @@ class Queue:
         self.items.append(item)
 
     def push_append(self, pending: Pending) -> None:
-        """Queues an append, all or nothing when a signal interrupts it: nothing is called before the last step."""
+        """Queues an append, entirely or not at all if a signal interrupts it: nothing is called before the last
+        step."""
         self.appends += 1
         self.entries += pending.count
         self.bytes += pending.cost
@@ -157,7 +161,7 @@ class Queue:
         return self.appends == len(self.items)
 
     def take_all(self) -> list[Pending]:
-        """Takes everything, which is appends only."""
+        """Takes all items, which must be appends."""
         assert self.only_appends
         taken: list[Pending] = list(self.items)  # type: ignore[arg-type]
         self.items.clear()
@@ -165,7 +169,7 @@ class Queue:
         return taken
 
     def take_back(self) -> list[Pending]:
-        """Returns the appends behind the last item whose VLSNs are not free to be given to others."""
+        """Removes and returns the appends after the last item whose VLSNs are already fixed."""
         refused: list[Pending] = []
         others: list[Item] = []
         items = self.items
@@ -183,20 +187,20 @@ class Queue:
         return refused[::-1]
 
     def take_runs(self) -> list[ReplicaRun]:
-        """Takes every replica's run out."""
+        """Removes and returns every replica's run."""
         taken = [item for item in self.items if isinstance(item, ReplicaRun)]
         self._keep([item for item in self.items if not isinstance(item, ReplicaRun)])
         return taken
 
     def take_refusable(self) -> list[Callable[[VlsnLogError], None]]:
-        """Takes every local record that may be refused out, and returns whom to tell."""
+        """Removes every local record that may be refused. Returns the functions to call with the error."""
         taken = [item for item in self.items if isinstance(item, LocalRecord) and item.refused is not None]
         if taken:
             self._keep([item for item in self.items if item not in taken])
         return [item.refused for item in taken if item.refused is not None]
 
     def take_appends(self) -> list[Pending]:
-        """Takes out every append, and every entry of the log's own."""
+        """Removes and returns every append, and removes every entry of the log's own."""
         taken = [item for item in self.items if isinstance(item, Pending)]
         self._keep([item for item in self.items if not isinstance(item, Pending | LocalEntries)])
         self.appends = self.entries = self.bytes = self.vlsns = self.lazy = 0

@@ -1,24 +1,24 @@
-"""The replacement of a segment whose write or sync failed: its last frames go into the next segment.
+"""The replacement of a segment whose write or sync failed: its last frames are written to the next segment.
 
-    write fails ─► begin ─► standby there? ─► writer: frames, header ─► index told ─► on_replaced
+    write fails ─► begin ─► standby there? ─► writer: frames, header ─► index updated ─► on_replaced
                               └ no: go_on, once there is one
 
-After a failed write the page in which it began is unknown, after a failed sync all of its pages are; neither is tried
-again on that file.  From the first frame that reaches into that page on, everything is written again, verbatim under
-new frame headers:
+After a failed write the contents of the page in which it began are unknown; after a failed sync those of all its pages.
+Neither call is tried again on that file. All frames from the first one that reaches into that page are written again,
+verbatim under new frame headers:
 
     1  segments that never became part of the log (their header was not synced) are deleted, the directory synced
-    2  the frames into the standby, from its first frame on; synced
-    3  the standby's header page, ACTIVE, which names the start of the first of them as the old file's end; synced
+    2  the frames are written to the standby, from its first frame on; synced
+    3  the standby's header page, ACTIVE, names the start of the first of these frames as the old file's end; synced
                                                                                              ◄ commit point
 
-Stopped before 3, the old file is as it was, and the standby holds an unsynced tail.  After 3, frames past the named
-end are dead: each block is live in one file only.  The unsynced frames were not acknowledged yet, so the failure is
-reported to nobody.  Blocks of a rolled back life are not written again (``Frame.dropped``).  Records of checkpoints
-that are synced already are not either: a place past a segment's end stands for the first frame of the next one.
+After a crash before 3, the old file is unchanged, and the standby has an unsynced tail. After 3, frames past the named
+end are dead: each block is live in one file only. The unsynced frames were not acknowledged yet, so the failure need
+not be reported. Rolled back blocks are not written again (``Frame.dropped``). Neither are records of
+checkpoints that are synced already: a position past a segment's end stands for the first frame of the next one.
 
-One at a time.  Another failure meanwhile, no room for another segment, and two failures in a row to make one all end
-the log. On the owner's thread, under the log latch.
+One replacement at a time. Another failure meanwhile, no room for another segment, or two consecutive failures to make
+one end the log. On the owner's thread, under the log latch.
 Source: HBase AbstractFSWAL (``syncFailed``, HBASE-25905, HBASE-22761).
 """
 
@@ -42,11 +42,11 @@ from vlsn.write.log_view import LogView
 from vlsn.write.placement import Placement
 
 OnReplaced = Callable[[Group, float], None]
-"""A call with the group and the seconds that writing again took."""
+"""Is called with the group and the seconds that writing it again took."""
 
 
 class Replacer:
-    """The replacer of one log's broken segments."""
+    """Replaces one log's broken segments."""
 
     def __init__(self, view: LogView, placement: Placement, life: LogLife, *, writer: Worker, stats: LogStats) -> None:
         self._view = view
@@ -79,7 +79,7 @@ class Replacer:
         self.go_on()
 
     def go_on(self) -> None:
-        """Writes again what is broken, if there is a segment for it."""
+        """Writes the broken frames again, if there is a segment for them."""
         broken, placement, life = self._broken, self._placement, self._life
         if broken is None or self._rewriting or life.failure is not None:
             return
@@ -101,25 +101,25 @@ class Replacer:
         )
 
     def follow(self, *, on: bool) -> None:
-        """Remembers for ``now_at`` what moves, for as long as a rollback runs, which knows places."""
+        """Remembers moved frames for ``now_at`` while a rollback runs, because a rollback stores positions."""
         self._moved = {} if on else None
 
     def now_at(self, at: Lsn) -> Lsn:
-        """Returns where the frame lies that lay at ``at``."""
+        """Returns the present position of the frame that was at ``at``."""
         return (self._moved or {}).get(at, at)
 
     def _rewritten(self, broken: Broken, new: Rewrite, began_s: float, _: None) -> None:
         self._wait_for_flush(broken, new, self._life.clock.monotonic_s() - began_s)
 
     def _wait_for_flush(self, broken: Broken, new: Rewrite, seconds: float) -> None:
-        """Waits for the keeper, whose jobs flushes are: the index may change while none is under way."""
+        """Waits for the keeper, which runs flushes: the index may change only while none is under way."""
         self._life.keep(lambda: None, lambda _: self._replaced(broken, new, seconds))
 
     def _replaced(self, broken: Broken, new: Rewrite, seconds: float) -> None:
         index, life = self._view.index, self._life
         with life.latch:
             if life.failure is not None:
-                return  # a flush that failed is under way for ever
+                return  # a flush that failed never ends
             if index.levels.flushing:
                 self._wait_for_flush(broken, new, seconds)
                 return
@@ -137,16 +137,16 @@ _CHECKPOINTS = (FrameKind.CHECKPOINT_START, FrameKind.CHECKPOINT_END)
 
 @dataclass(slots=True)
 class Broken:
-    """A group whose write failed, and what of the log has to be written again."""
+    """A group whose write failed, and the frames to write again."""
 
     group: Group
     frames: list[tuple[int, Frame]]
-    """The frames, with the number of the segment that each lies in, in log order."""
+    """The frames in log order, each with the number of its segment."""
     prev_number: int
     prev_end: int
     prev_last_vlsn: int
     live: Tail | None
-    """The segment that ends at ``prev_end`` now; None when the one that failed was not yet part of the log."""
+    """The segment that now ends at ``prev_end``, or None if the failed one was not yet part of the log."""
     deleted: list[Tail] = field(default_factory=list)
 
     @property
@@ -156,7 +156,7 @@ class Broken:
 
 @dataclass(slots=True)
 class Rewrite:
-    """The frames in their new segment.  ``moved`` maps each one's old place to its new one."""
+    """The frames in their new segment. ``moved`` maps each old position to the new one."""
 
     tail: Tail
     chunk: Chunk
@@ -168,7 +168,7 @@ class Rewrite:
     lsns: list[int] = field(default_factory=list)
 
     def relocate(self, group: Group) -> None:
-        """Tells ``group`` where its frames lie now."""
+        """Sets the new positions of the frames in ``group``."""
         group.lsns = [self.moved.get(Lsn(at), Lsn(at)) for at in group.lsns]
         for record in group.records:
             record.lsn = self.moved.get(record.lsn, record.lsn)
@@ -192,7 +192,7 @@ class Rewrite:
 
 
 def abandon(group: Group, last_vlsn: Vlsn) -> Broken:
-    """Collects what the failed ``group`` leaves to be written again. Its chunks before the failed one are synced;
+    """Collects the frames of the failed ``group`` to write again. The group's chunks before the failed one are synced.
     ``last_vlsn`` is of the last block placed."""
     done = group.chunks_done
     failed, *later = group.chunks[done:]
@@ -219,7 +219,7 @@ def _wanted(frames: list[tuple[int, Frame]], tail: Tail) -> list[tuple[int, Fram
 
 
 def rewrite(broken: Broken, taken: Taken) -> Rewrite:
-    """Places the frames of ``broken`` in the standby.  Raises ``NoSpace`` when they do not fit it."""
+    """Places the frames of ``broken`` in the standby. Raises ``NoSpace`` if they do not fit."""
     if broken.bytes > taken.header.size - FIRST_FRAME:
         raise NoSpace(f"{broken.bytes} bytes to write again do not fit a segment of {taken.header.size}")
     header = active(
@@ -246,7 +246,7 @@ def rewrite(broken: Broken, taken: Taken) -> Rewrite:
 
 
 def _payload(frame: Frame, moved: dict[Lsn, Lsn]) -> Buffer:
-    """Returns the payload verbatim, but a rollback's end names its start, which may have moved."""
+    """Returns the payload verbatim, except that a rollback's end names its start, which may have moved."""
     if frame.kind is FrameKind.ROLLBACK_END:
         end = RollbackEnd.decode(bytes(frame.payload))
         return replace(end, start_lsn=moved.get(Lsn(end.start_lsn), end.start_lsn)).encode()

@@ -1,11 +1,11 @@
-"""The ring: the most recent blocks, whole and sealed, once in memory for all who read them.
+"""The ring: the most recent blocks, whole and sealed, in memory once for all their readers.
 
-1. Blocks stand in VLSN order without a gap; a *position* numbers them from 0 on and never changes.
-2. ``synced_end`` is the position after the last block that this node has synced; blocks behind it are sealed, but may
-   yet be lost here.
-3. Past ``bytes_max`` the oldest blocks go, but only once they are synced.
-4. A reader keeps its position and compares: ``position < head`` means it was overtaken and must read the
-   segments (ARCHIVE) until it is inside again.  Nothing here depends on timing.
+1. Blocks are in VLSN order without a gap. A *position* numbers them from 0 on and never changes.
+2. ``synced_end`` is the position after the last block that this node has synced. Later blocks are sealed, but may still
+   be lost here.
+3. Beyond ``bytes_max`` the oldest blocks are dropped, but only after they are synced.
+4. A reader keeps its position and compares. ``position < head`` means that the ring has dropped the block, and the
+   reader must read the segments (ARCHIVE) until its position is in the ring again. Nothing here depends on timing.
 
     head = 2        synced_end = 4   end = 5
       |b2|b3|            |b4|            take(2, end=4) -> [b2, b3]
@@ -23,11 +23,11 @@ from vlsn.limits import RING_BYTES_MAX
 from vlsn.seams import Buffer
 
 _COMPACT_AT = 4096
-"""Dropped slots are cut off the lists in lumps of this many, so that a drop costs O(1)."""
+"""Dropped slots are cut off the lists this many at a time, so that a drop costs O(1)."""
 
 
 class Ring:
-    """Recent blocks by position; ``bytes_max`` bounds the bytes of the blocks that it keeps."""
+    """Recent blocks by position. ``bytes_max`` limits the bytes of the kept blocks."""
 
     def __init__(self, bytes_max: int = RING_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
@@ -39,17 +39,17 @@ class Ring:
         self._lasts: list[int] = []
         self._before: Vlsn = NULL_VLSN
         self.end = 0
-        """The position that the next block gets."""
+        """The position of the next block."""
         self.last_vlsn: Vlsn = NULL_VLSN
-        """The last VLSN given; held unless the ring is empty."""
+        """The last VLSN assigned; its block is in the ring unless the ring is empty."""
 
     @property
     def first_vlsn(self) -> Vlsn:
-        """The first VLSN held; one past the last when nothing is."""
+        """The first VLSN in the ring; one past the last if the ring is empty."""
         return Vlsn(self._before + 1)
 
     def restart(self, last_vlsn: Vlsn) -> None:
-        """Empties the ring; the next block begins after ``last_vlsn``."""
+        """Empties the ring. The next block begins after ``last_vlsn``."""
         self._base = self.head = self.synced_end = self.end
         self._blocks.clear()
         self._lasts.clear()
@@ -57,7 +57,7 @@ class Ring:
         self._before = self.last_vlsn = last_vlsn
 
     def extend(self, blocks: Sequence[Buffer], lasts: Sequence[int]) -> None:
-        """Adds blocks that follow on ``last_vlsn`` exactly; ``lasts`` are their last VLSNs."""
+        """Adds blocks that follow ``last_vlsn`` exactly. ``lasts`` are their last VLSNs."""
         self._blocks.extend(blocks)
         self._lasts.extend(lasts)
         self.end = self._base + len(self._blocks)
@@ -74,15 +74,15 @@ class Ring:
             self._drop()
 
     def position_of(self, vlsn: Vlsn) -> int | None:
-        """Finds the position of the block that holds ``vlsn``; ``end`` for the next VLSN to come. None when it was
-        dropped already or lies past that."""
+        """Returns the position of the block that contains ``vlsn``, or ``end`` for the next VLSN to come. Returns None
+        if the block was dropped, or for a later VLSN."""
         if vlsn <= self._before or vlsn > self.last_vlsn + 1:
             return None
         return self._base + bisect_left(self._lasts, vlsn, self.head - self._base)
 
     def take(self, position: int, *, end: int, bytes_max: int) -> list[Buffer]:
-        """Takes blocks from ``position`` (at or past ``head``) up to ``end``: at least one. It takes as many as stay
-        within ``bytes_max``."""
+        """Returns blocks from ``position`` (at or past ``head``) up to ``end``: at least one, and as many as fit
+        ``bytes_max``."""
         assert self.head <= position <= end <= self.end
         taken: list[Buffer] = []
         total = 0

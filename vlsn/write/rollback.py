@@ -4,11 +4,11 @@
     2  the sidecars of the files that will change are deleted, the directory synced
     3  the flag byte of each abandoned frame is set to 0xA5; those files are synced
     4  ROLLBACK_END placed and synced
-    5  the index is truncated, synchronously; ring and history forget
+    5  the index is truncated, synchronously; ring and history forget these blocks
 
-Stopped after 1, the next open sets the missing flags (``finish_rollback``) and goes on; before 1 nothing
-happened.  The records are the truth, the flags are checked against them at every open.  A dump shows both
-lives of a VLSN, a reader never.
+After a crash after 1, the next open sets the missing flags (``finish_rollback``) and continues; before 1 nothing has
+happened. The records are authoritative, and the flags are checked against them at every open. A dump shows all blocks
+of a VLSN, a reader only the visible one.
 
     LSN 100 VLSN 1 │ LSN 200 VLSN 2 ✗ │ LSN 300 VLSN 3 ✗ │ START(1) END │ LSN 400 VLSN 2 │ LSN 500 VLSN 3
 """
@@ -35,8 +35,9 @@ from vlsn.write.write_cycle import WriteCycle
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """The loss of a rollback to ``matchpoint``: the LSNs of the visible blocks after it, ascending. With them come
-    first VLSN and LSN of the block that ends there (0, 0 for a matchpoint of 0)."""
+    """The blocks that a rollback to ``matchpoint`` abandons: the LSNs of the visible blocks after it, ascending.
+    ``kept_first`` and ``kept_at`` are the first VLSN and the LSN of the block that ends at the matchpoint (0, 0 for a
+    matchpoint of 0)."""
 
     matchpoint: Vlsn
     kept_first: Vlsn
@@ -45,8 +46,8 @@ class Abandoned:
 
 
 def check_rollback(view: LogView, matchpoint: Vlsn) -> None:
-    """Raises ``RollbackProhibited`` when a rollback to ``matchpoint`` would undo what is durable, ``BadArgument``
-    when that is not in the log."""
+    """Raises ``RollbackProhibited`` if a rollback to ``matchpoint`` would undo durable entries, ``BadArgument`` if the
+    matchpoint is not in the log."""
     if matchpoint < view.dtvlsn:
         raise RollbackProhibited(
             f"a rollback to VLSN {matchpoint} would undo durable entries up to {view.dtvlsn}; it needs a person: "
@@ -59,11 +60,11 @@ def check_rollback(view: LogView, matchpoint: Vlsn) -> None:
 
 
 class Rollback:
-    """The rollback of one log to a matchpoint, the end of a visible block (or 0). It begins once all that was queued is
-    synced.
+    """The rollback of one log to a matchpoint, the end of a visible block (or 0). The rollback begins once everything
+    queued is synced.
 
-    Checkpoints are kept away meanwhile.  On the owner's thread, under the log latch, except for the keeper's jobs.
-    ``done`` is called when it is durable, ``refused`` when nothing was changed: there was no room, or it is not
+    No checkpoint runs meanwhile. On the owner's thread, under the log latch, except for the keeper's jobs. ``done`` is
+    called when the rollback is durable, ``refused`` if nothing was changed: there was no room, or the rollback is not
     allowed.
     """
 
@@ -86,14 +87,14 @@ class Rollback:
         self._start_lsn = NULL_LSN
 
     def begin(self) -> None:
-        """Raises as ``check_rollback`` does, with nothing begun."""
+        """Begins. Raises as ``check_rollback``, before anything has begun."""
         check_rollback(self._view, self._matchpoint)
         self._replacer.follow(on=True)
         self._view.rollbacks += 1
         self._checkpointer.hold(lambda: self._cycle.drain(self._look))
 
     def _look(self) -> None:
-        """Looks up where the blocks lie, once the write path is drained."""
+        """Looks up the positions of the blocks, once the write path is drained."""
         self._life.keeper.submit(
             partial(find_abandoned, self._view, self._matchpoint), self._place_start, self._unreadable
         )
@@ -101,8 +102,8 @@ class Rollback:
     def _unreadable(self, error: BaseException) -> None:
         if isinstance(error, VlsnLogError):
             self._give_up(error)
-        elif isinstance(error, OSError):  # no descriptor, say; nothing was changed
-            self._give_up(VlsnLogError(f"what is to be rolled back could not be read: {said_of(error)}"))
+        elif isinstance(error, OSError):  # for example no file descriptor; nothing was changed
+            self._give_up(VlsnLogError(f"the blocks to roll back could not be read: {said_of(error)}"))
         else:
             self._life.store_failed(error)
 
@@ -114,14 +115,14 @@ class Rollback:
             self._end()
             return
         try:
-            check_rollback(self._view, self._matchpoint)  # what is durable may have risen meanwhile
+            check_rollback(self._view, self._matchpoint)  # the durable end may have risen meanwhile
             self._cycle.append_record(FrameKind.ROLLBACK_START, self._start_record, self._mark, self._give_up)
         except VlsnLogError as error:
             self._give_up(error)
 
     def _start_record(self) -> bytes:
-        """Makes the record, and forgets what follows the matchpoint. That is not written again should a segment fail,
-        and the current one gets no sidecar: flags that its sums include are about to change."""
+        """Makes the record, and forgets the blocks after the matchpoint. These are not written again if a segment
+        fails, and the current segment gets no sidecar, because flags that its checksums include are about to change."""
         found = self._found
         with self._life.latch:
             self._placement.forget_after(self._matchpoint)
@@ -185,8 +186,8 @@ class Rollback:
 
 
 def find_abandoned(view: LogView, matchpoint: Vlsn) -> Abandoned:
-    """Reads where the blocks after ``matchpoint`` lie, by windows.  Raises ``BadArgument`` when no visible block
-    ends there, ``Damaged`` when what is to be abandoned cannot be read."""
+    """Finds the positions of the blocks after ``matchpoint``, by windows. Raises ``BadArgument`` if no visible block
+    ends there, ``Damaged`` if the blocks cannot be read."""
     span = view.range
     if matchpoint >= span.last:
         return Abandoned(matchpoint, NULL_VLSN, NULL_LSN, [])

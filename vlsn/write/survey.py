@@ -1,4 +1,4 @@
-"""A cleaning's survey: how large and how old segments are, and which of them retention wants gone."""
+"""A cleaning's survey: the sizes and ages of segments, and which of them retention wants removed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vlsn.write.log_view import LogView
 from vlsn.write.placement import Placement
 
 _EMPTY_SINCE_US = 1
-"""A segment without an entry is older than any."""
+"""A segment without an entry counts as older than any other."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class Surveyed:
 
 
 class Survey:
-    """Surveys one open log, again and again; remembers headers, and how far its clock is believed."""
+    """Surveys one open log repeatedly. Remembers headers, and how far its clock is believed."""
 
     def __init__(
         self, view: LogView, placement: Placement, space: FreeSpace, clock: Clock, *, segment_bytes: int
@@ -49,21 +49,21 @@ class Survey:
         self._allowance = Allowance()
 
     def job(self, retention: Retention, *, clocks_agree: bool) -> Callable[[], Surveyed]:
-        """Returns the survey, to be made on the keeper's thread; raises ``Damaged``, ``OSError`` there."""
+        """Returns the survey, which must run on the keeper's thread; it raises ``Damaged``, ``OSError`` there."""
         numbers = list(self._view.segments())
         ahead = sum(self._segment_bytes for number in self._placement.active_files() if number not in numbers)
         belief = self._belief(retention.age_s, numbers, clocks_agree)
         return partial(self._look, retention, numbers, ahead, belief)
 
     def took(self, surveyed: Surveyed, chosen: Plan) -> None:
-        """Takes what goes by the clock's word alone off its allowance: ``chosen`` goes."""
+        """Reduces the allowance for segments that ``chosen`` removes on the word of this node's clock alone."""
         self._allowance.took(max(0, sum(fate.reason == "age" for fate in chosen.going) - surveyed.aged.shown))
 
     def forget_before(self, number: int) -> None:
         self._catalogue.forget_before(number)
 
     def _belief(self, age_s: float, numbers: list[int], clocks_agree: bool) -> Belief | None:
-        """Returns None where age is believed, or not asked for."""
+        """Returns None if age is believed, or not used."""
         now_s = self._clock.monotonic_s()
         if not age_s:
             return None
@@ -89,7 +89,7 @@ class Survey:
         return Surveyed(segments, found, aged, total, cramped)
 
     def _sealed_us(self, reader: LogReader, segment: Segment) -> int:
-        """Returns when the last entry up to this segment's end was sealed, by the master's clock. 0 if that is
+        """Returns when the last entry up to this segment's end was sealed, by the master's clock, or 0 if that is
         unknown."""
         view = self._view
         if segment.last < view.range.first:
@@ -101,7 +101,7 @@ class Survey:
 
 
 class Catalogue:
-    """The header pages of a log's segments; each is read once, for an ACTIVE one never changes."""
+    """The header pages of a log's segments. Each is read once, because an ACTIVE one never changes."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
@@ -109,7 +109,8 @@ class Catalogue:
         self._headers: dict[int, SegmentHeader] = {}
 
     def segments(self, numbers: Iterable[int]) -> tuple[list[Segment], int]:
-        """Returns all of ``numbers`` (ascending) but the last, and the bytes of that one. Raises ``Damaged``."""
+        """Returns all segments of ``numbers`` (ascending) except the last, and the bytes of the last one. Raises
+        ``Damaged``."""
         headers = [self._header(number) for number in numbers]
         found = []
         for header, following in pairwise(headers):
@@ -132,12 +133,12 @@ class Catalogue:
 
 
 def bytes_from(segments: list[Segment], total_bytes: int, vlsn: Vlsn) -> int:
-    """Counts how much of ``total_bytes`` lies in the segment of ``vlsn`` and after it."""
+    """Returns how many of ``total_bytes`` are in the segment of ``vlsn`` and after it."""
     return total_bytes - sum(segment.bytes for segment in segments if segment.last < vlsn)
 
 
 def sealed_us(reader: LogReader, vlsn: Vlsn, start: Lsn, upto: Vlsn) -> int:
-    """Reads the clock of the block that holds ``vlsn``, µs since the epoch; 0 when it cannot be read."""
+    """Returns the clock of the block that contains ``vlsn``, µs since the epoch, or 0 if it cannot be read."""
     try:
         run = reader.blocks(vlsn, start=start, upto_vlsn=upto, bytes_max=1)
     except Damaged:

@@ -1,12 +1,12 @@
-"""The write cycle: one group at a time goes to the writer, and what comes meanwhile is the next one.
+"""The write cycle: the writer gets one group at a time, and items that arrive meanwhile form the next one.
 
-    queue ─► gather, under the latch: VLSNs, seal, place ─► writer: write, fdatasync ─► index put, ring, who waits
+    queue ─► gather, under the latch: VLSNs, seal, place ─► writer: write, fdatasync ─► index put, ring, callers
       ▲                                                                                       │
       └───────────────────────────────── the next group ──────────────────────────────────────┘
 
-A quiet log seals small blocks and a busy one large ones, with no timer.  The waiting items become a group as far as
-they surely fit (``Placement.fits``).  A sealed block is never unsealed, so only the disk may fail between sealing and
-the writer.  On the owner's thread, under the log latch.
+A quiet log seals small blocks and a busy one large ones, without a timer. As many waiting items become a group as
+certainly fit (``Placement.fits``). A sealed block is never unsealed, so between sealing and the writer only the disk
+may fail. On the owner's thread, under the log latch.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ class LogListener:
     """The listener of a log. Each method is called on the owner's thread; here they do nothing."""
 
     def sealed(self, pendings: list[Pending]) -> None:
-        """Is called when these have their VLSNs, in order, and are on their way to the writer."""
+        """Is called when these appends have their VLSNs, in order, and before they go to the writer."""
         raise AssertionError(f"{type(self).__name__} appends nothing")
 
     def handed_over(self) -> None:
-        """Is called when a group is in the ring, just before it goes to the writer."""
+        """Is called when a group is in the ring, just before the writer gets it."""
 
     def written(self, last_vlsn: Vlsn) -> None:
-        """Is called when all up to ``last_vlsn`` is written here, unless the same step syncs it."""
+        """Is called when everything up to ``last_vlsn`` is written here, unless the same step syncs it."""
 
     def synced(self, last_vlsn: Vlsn) -> None:
         """Is called when everything up to ``last_vlsn`` is synced here, indexed and readable."""
@@ -83,23 +83,24 @@ class WriteCycle:
         listener: LogListener,
         by_writer: bool,
     ) -> None:
-        """``by_writer`` as in ``LocalLog``."""
+        """``by_writer`` is as in ``LocalLog``."""
         self.queue = Queue()
         self.term = NULL_TERM
-        """The term that appends are sealed in, 0 while there are none."""
+        """The term in which appends are sealed; 0 while none are accepted."""
         self.taken: list[Pending] = []
-        """Appends that left the queue and are not sealed yet: should that fail, they are refused like those in it."""
+        """Appends that left the queue and are not sealed yet. If sealing fails, they are refused like those in the
+        queue."""
         self.checkpoint_due: Callable[[], None] = lambda: None
-        """A call after each group while ``uncovered_bytes`` are at or past the option ``checkpoint_bytes``."""
+        """Is called after each group while ``uncovered_bytes`` are at or past the option ``checkpoint_bytes``."""
         self.uncovered_bytes = 0
-        """Bytes written since the last checkpoint began."""
+        """The bytes written since the last checkpoint began."""
         self.group: Group | None = None
-        """The group that is with the writer."""
+        """The group that the writer has."""
         self.handed_over_s = 0.0
         """The time at which the writer got ``group``."""
         self.unsynced_since: float | None = None
-        """The time of the oldest group that was written without a sync. None where there is none, or its sync was asked
-        for."""
+        """The time of the oldest group that was written without a sync, or None if there is none, or its sync was
+        requested."""
         self.slow_syncs = SlowSyncs()
         self._placement = placement
         self._replacer = replacer
@@ -113,19 +114,19 @@ class WriteCycle:
         self._clock = life.clock
         self._stats = stats
         self.listener = listener
-        """The part of the log's owner that works with it at the moment."""
+        """The part of the log's owner that currently listens to it."""
         self._by_writer = by_writer
         self._gathering = False
         self._asked = False
 
     @property
     def idle(self) -> bool:
-        """Nothing is with the writer, nor about to be."""
+        """True if the writer has no group, and is about to get none."""
         return self.group is None and not self._asked
 
     @property
     def writing_s(self) -> float:
-        """Seconds that the writer has been busy with its group; 0 when it is free."""
+        """Seconds for which the writer has been busy with its group, or 0 if it is free."""
         return self._clock.monotonic_s() - self.handed_over_s if self.group is not None else 0.0
 
     # Items for the queue.
@@ -137,16 +138,16 @@ class WriteCycle:
         done: Callable[[Lsn], None],
         refused: Callable[[VlsnLogError], None] | None = None,
     ) -> None:
-        """Queues a local frame; ``done`` gets its LSN once it is synced. Without room for another segment it waits,
-        unless there is a ``refused``, which is called then. Raises ``LogFailed``, ``LogClosed``."""
+        """Queues a local frame. ``done`` receives its LSN once it is synced. Without room for another segment the frame
+        waits, unless there is a ``refused``, which is called then. Raises ``LogFailed``, ``LogClosed``."""
         self._life.check_open()
         self.queue.push(LocalRecord(kind, payload, done, refused))
         self.ask()
 
     def rotate(self, reason: str, done: Callable[[int], None] = lambda _: None) -> None:
-        """Sends the next frame to a new segment, whose number ``done`` gets. An empty segment is not rolled, nor any
-        while there is no room for another one: ``done`` then gets its own number. Raises ``LogFailed``,
-        ``LogClosed``."""
+        """Sends the next frame to a new segment; ``done`` receives the segment's number. An empty segment is not
+        rolled, nor is any while there is no room for another: then ``done`` receives the current number. Raises
+        ``LogFailed``, ``LogClosed``."""
         self._life.check_open()
         self.queue.push(Roll(reason, done))
         self.ask()
@@ -157,7 +158,7 @@ class WriteCycle:
         self.ask()
 
     def stop_sealing(self, error: VlsnLogError) -> None:
-        """Refuses unsealed appends with ``error``; sealed ones go on to the writer."""
+        """Refuses unsealed appends with ``error``; the writer still writes sealed ones."""
         with self._life.latch:
             self.term = NULL_TERM
             refused = self.queue.take_appends()
@@ -167,7 +168,7 @@ class WriteCycle:
     # The next group for the writer.
 
     def gather(self) -> Group | None:
-        """Gathers the next group; None when there is nothing, or no room yet."""
+        """Gathers the next group. Returns None if there is nothing to write, or no room yet."""
         placement, items = self._placement, self.queue.items
         group = placement.group()
         while items and group.bytes < self._options.group_bytes_max:
@@ -183,14 +184,14 @@ class WriteCycle:
         if group.bytes or group.after:
             return group
         if items and placement.unsynced_bytes:
-            group.sync = True  # the next item does not fit beside the unsynced bytes
+            group.sync = True  # the next item does not fit in addition to the unsynced bytes
             return group
         if items and (refusal := placement.refusal) is not None:
             self._refuse_for_space(group, refusal)
         return group if group.after else None
 
     def _gather_other(self, group: Group, item: LocalEntries | ReplicaRun | LocalRecord | Roll | Barrier) -> bool:
-        """Adds ``item`` to the group; True when all of it had room."""
+        """Adds ``item`` to the group. Returns True if all of it had room."""
         placement = self._placement
         if isinstance(item, ReplicaRun):
             group.sync |= item.sync
@@ -221,7 +222,7 @@ class WriteCycle:
         return bool(taken)
 
     def _take_appends(self, group: Group, limit: int) -> list[Pending]:
-        """Takes the appends that come next, as far as they fit: one at least, whatever the ``limit``."""
+        """Takes the next appends, as many as fit; at least one, whatever the ``limit``."""
         queue, placement = self.queue, self._placement
         if queue.only_appends and queue.bytes <= limit and placement.fits(group, queue.bytes, several=True):
             self.taken = queue.take_all()
@@ -295,14 +296,14 @@ class WriteCycle:
                 else:
                     self._history.txn_ends.append(each.txn_end)
                 group.txn_end = each.txn_end
-            if each.data[FLAGS_AT] & PRODUCERS:  # after what the block may set for them
+            if each.data[FLAGS_AT] & PRODUCERS:  # after the settings that the block may set for producers
                 self._history.note_submissions(producers(each.data, decode_header(each.data)))
         self._history.note_term(term, sealed[0].first_vlsn, sealed[-1].last_vlsn)
         self._ring.extend([each.data for each in sealed], [each.last_vlsn for each in sealed])
         self._view.allocated = sealed[-1].last_vlsn
 
     def _gather_run(self, group: Group, item: ReplicaRun) -> bool:
-        """Places blocks of a replica's run until one does not fit; True when all of it is placed."""
+        """Places blocks of a replica's run until one does not fit. Returns True when all of them are placed."""
         run, placement = item.run, self._placement
         blocks = run.blocks
         assert run.firsts[item.at] == self._view.next_vlsn, (run.firsts[item.at], self._view.next_vlsn)
@@ -328,7 +329,7 @@ class WriteCycle:
 
     def _gather_roll(self, group: Group, item: Roll) -> bool:
         placement = self._placement
-        if not placement.empty and placement.refusal is None:  # nobody waits for a roll until there is room
+        if not placement.empty and placement.refusal is None:  # a roll does not wait until there is room
             if not placement.can_roll:
                 return False
             placement.roll(group, item.reason)
@@ -337,10 +338,10 @@ class WriteCycle:
         return True
 
     def _refuse_for_space(self, group: Group, refusal: NoSpace) -> None:
-        """Refuses the runs, checkpoints and appends that wait. Appends whose callers know their VLSNs, and all before
-        them, wait for space."""
+        """Refuses the waiting runs, checkpoints and appends. Appends whose callers know their VLSNs, and all items
+        before them, wait for space."""
         for run in self.queue.take_runs():
-            run.done(refusal)  # now: nothing may come that follows on it
+            run.done(refusal)  # now, so that no later run follows it
         refused = [*self.queue.take_refusable(), *[pending.refused for pending in self.queue.take_back()]]
 
         def tell() -> None:
@@ -351,8 +352,7 @@ class WriteCycle:
             group.after.append(tell)
 
     def ask(self) -> None:
-        """Asks for a ``pump``, since something may wait that did not before. The writer's thread runs it if the log is
-        of ``by_writer``."""
+        """Requests a ``pump``, because a new item may wait. If ``by_writer`` is set, the writer's thread runs it."""
         if not self._by_writer:
             self.pump()
             return
@@ -368,7 +368,7 @@ class WriteCycle:
             self.pump()
 
     def pump(self, *, flush: bool = False) -> None:
-        """Hands the next group to the writer, if it is free and anything waits that may not wait longer."""
+        """Hands the next group to the writer, if the writer is free and an item must not wait longer."""
         life, queue = self._life, self.queue
         if not queue.items:
             return
@@ -380,7 +380,7 @@ class WriteCycle:
             self._gathering = True
             try:
                 group, now = self.gather(), self._clock.monotonic_s()
-            except BaseException as error:  # its sealed blocks have VLSNs and no place: nothing may follow them
+            except BaseException as error:  # its sealed blocks have VLSNs but no position: nothing may follow them
                 life.fail(f"the next group could not be made: {error!r}", error)
                 raise
             finally:
@@ -398,7 +398,7 @@ class WriteCycle:
             self._writer.submit(partial(self._write, group), written, failed)
 
     def _write(self, group: Group) -> float:
-        """Writes on the writer's thread, and returns how long it took, in seconds."""
+        """Writes on the writer's thread. Returns the seconds that it took."""
         clock = self._clock
         began = clock.monotonic_s()
         group.write()
@@ -407,7 +407,7 @@ class WriteCycle:
     # After the write.
 
     def written(self, group: Group, seconds: float) -> None:
-        """Ends ``group``, with which the writer, or the replacer in its place, is done."""
+        """Ends ``group``, which the writer, or the replacer in its place, has finished."""
         with self._life.latch:
             self.group = None
             synced = group.sync or len(group.chunks) > 1
@@ -462,18 +462,18 @@ class WriteCycle:
 
     @contextmanager
     def _ends_the_log(self) -> Iterator[None]:
-        """Ends the log for any failure between the writer and the waiting callers, which would wait for ever
-        otherwise."""
+        """Ends the log after any failure between the writer and the waiting callers, who would otherwise wait for
+        ever."""
         try:
             yield
         except BaseException as error:
-            self._life.fail(f"what became of a group could not be told: {error!r}", error)
+            self._life.fail(f"the result of a group could not be reported: {error!r}", error)
             raise
 
 
 class SlowSyncs:
-    """Says when the current segment should be left: one sync that stalled, or a hundred slow ones within a minute.  The
-    window slides, so a train of slow syncs long ago and a straggler now are no trend.
+    """Decides when to leave the current segment: after one sync that stalled, or a hundred slow ones within a minute.
+    The window slides, so slow syncs long ago and a single one now do not count together.
     Source: HBase (HBASE-22301; ``hbase.regionserver.wal.slowsync.*``)."""
 
     def __init__(self) -> None:
@@ -481,7 +481,8 @@ class SlowSyncs:
         self._ends: deque[float] = deque(maxlen=SLOW_SYNCS_MAX)
 
     def should_roll(self, seconds: float, now: float) -> bool:
-        """Counts a write and sync that took ``seconds`` and ended at ``now`` (monotonic, s); says whether to roll."""
+        """Counts a write and sync that took ``seconds`` and ended at ``now`` (monotonic, s). Returns whether to
+        roll."""
         if seconds <= SLOW_SYNC_S:
             return False
         self.total += 1

@@ -1,1 +1,1 @@
-"""Consumers inside the nodes under faults: their records outside of the nodes, and the checks of these."""
+"""Consumers inside the nodes under faults: their records, kept outside of the nodes, and the checks of these."""

@@ -1,21 +1,21 @@
-"""The checks of a recording: records and disks in, anomalies out.  Pure.
+"""The checks of a recording: records and disks in, anomalies out.  Pure.  A *life* is one process of a consumer.
 
 | rule | meaning |
 |---|---|
-| cdc-unreadable | a life's file says what no consumer writes |
-| cdc-not-in-the-log | an event is not what the log has at its VLSN in the end: it was not durable, or is another's |
-| cdc-skip | a life was not given an entry between two that it was given, or before its first one |
-| cdc-order | an event is not past the one before it |
-| cdc-position | what a True commits does not lie right behind the last event taken |
-| cdc-begins-ahead | a life begins at a position that nobody had promised by then: something is skipped |
+| cdc-unreadable | a life's file has a line that no consumer writes |
+| cdc-not-in-the-log | an event differs from the final log at its VLSN: it was not durable, or is another's |
+| cdc-skip | a life did not receive an entry between two received ones, or before its first one |
+| cdc-order | an event is not past the event before it |
+| cdc-position | a True does not commit the position right after the last received event |
+| cdc-begins-ahead | a life begins at a position that no life had promised by then: entries are skipped |
 | cdc-falls | a life, or the group's position in the log, is before an earlier one |
-| cdc-given-again | a life begins before what had been stored: by a node's word, or on the disk of a node just killed |
-| cdc-lost-by-a-stop | behind a clean stop the position is not the last one promised |
-| cdc-unfenced | the group's position was set by a life that did not know the one before |
+| cdc-given-again | a life begins before a stored position: by a node's report, or on the disk of a node just killed |
+| cdc-lost-by-a-stop | after a clean stop the position is not the last promised one |
+| cdc-unfenced | the group's position was set by a life that had not read the position before it |
 | cdc-never-promised | a position in the log or on a disk that no life had promised |
-| cdc-two-at-once | a life writes while a later one of the same consumer on the same node has begun |
-| cdc-outlives-its-node | a process of a consumer goes on, its node being gone |
-| cdc-not-given | a durable entry that a consumer was never given, or whose position did not get past it |
+| cdc-two-at-once | a life writes although a later one of the same consumer on the same node has begun |
+| cdc-outlives-its-node | a process of a consumer runs although its node is gone |
+| cdc-not-given | a consumer never received a durable entry, or its position did not pass that entry |
 | cdc-parked | a consumer was parked |
 | cdc-logs-differ | two nodes' directories have different entries, or positions |
 """
@@ -31,12 +31,12 @@ from harness.captures.recording import Life, Recording
 from harness.checks.view import Anomaly
 
 OUTLIVES_S: Final = 1.0
-"""Seconds that the kernel may take to end the child of a process that was killed, on a busy machine."""
+"""Seconds that the kernel may take to end the child of a killed process, on a busy machine."""
 SECOND: Final = 1_000_000_000
 
 
 def given(recording: Recording) -> Iterator[Anomaly]:
-    """Checks each life by itself: in order, nothing left out, as the log has it, each promise right behind it."""
+    """Checks each life alone: in order, without a gap, as in the log, each promise right after the last event."""
     log, data = recording.log, recording.log.data
     for life in recording.lives:
         due = bisect_left(data, life.next)
@@ -60,7 +60,7 @@ def given(recording: Recording) -> Iterator[Anomaly]:
 
 
 def beginnings(recording: Recording) -> Iterator[Anomaly]:
-    """Checks where each life begins: at a position that an earlier life had promised, and never further back."""
+    """Checks that each life begins at a position that an earlier life had promised, and never further back."""
     for place, lives in recording.places.items():
         promised = sorted((call.at, call.next) for life in lives for call in life.promises)
         known, at = {lives[0].next}, 0
@@ -81,8 +81,8 @@ def beginnings(recording: Recording) -> Iterator[Anomaly]:
 
 
 def given_again(recording: Recording) -> Iterator[Anomaly]:
-    """Checks that stored entries are not delivered again.  A position from a leader of a later term does not count for
-    a life on a node without that term: what such a life stores is refused."""
+    """Checks that stored entries are not delivered again.  A position that a leader of a later term stored is ignored
+    for a life on a node without that term, because what such a life stores is refused."""
     for place, lives in recording.places.items():
         told = sorted(recording.of(place), key=lambda each: each.at)
         stored = [each for each in recording.stored if (each.name, each.node) == place]
@@ -104,12 +104,12 @@ def given_again(recording: Recording) -> Iterator[Anomaly]:
 
 
 def _known_to(life: Life, by_term: dict[int, int]) -> int:
-    """Returns the furthest position of the terms that the life's node had heard of; a node's own has term 0."""
+    """Returns the furthest position in the terms that the life's node has received; a node's own has term 0."""
     return max((position for term, position in by_term.items() if term <= life.term), default=0)
 
 
 def files(recording: Recording) -> Iterator[Anomaly]:
-    """Checks position files: promised by somebody, and the last promise where the consumer was stopped in peace."""
+    """Checks that position files were promised, and that a cleanly stopped consumer's file has its last promise."""
     for stored in recording.stored:
         lives = [each for each in recording.places.get((stored.name, stored.node), []) if each.at < stored.at]
         if not stored.next:
@@ -127,7 +127,7 @@ def files(recording: Recording) -> Iterator[Anomaly]:
 
 
 def fenced(recording: Recording) -> Iterator[Anomaly]:
-    """Checks the group's positions in the log: each of a life that knew the one before, and none before another."""
+    """Checks the group's positions in the log: they never fall, and the life of each had read the one before."""
     for name, positions in recording.log.positions.items():
         promising: dict[int, set[int]] = {}
         knowing: dict[int, set[int]] = {}
@@ -164,7 +164,7 @@ def one_at_a_time(recording: Recording) -> Iterator[Anomaly]:
 
 
 def everything(recording: Recording) -> Iterator[Anomaly]:
-    """Checks that every entry was given at every place, and that every position got past the end."""
+    """Checks that every consumer received every entry, and that every position passed the end."""
     due = [vlsn for vlsn in recording.log.data if vlsn <= recording.upto]
     for place, lives in recording.places.items():
         had = {vlsn for life in lives for call in life.calls for vlsn in call.vlsns}
@@ -178,14 +178,14 @@ def everything(recording: Recording) -> Iterator[Anomaly]:
 
 
 def parked(recording: Recording) -> Iterator[Anomaly]:
-    """Checks that nobody was parked."""
+    """Checks that no consumer was parked."""
     for told in recording.told:
         if told.state == "parked":
             yield Anomaly("cdc-parked", f"{told.name} on {told.node}", told.reason, told.next, 0, told.at / SECOND)
 
 
 def logs(recording: Recording) -> Iterator[Anomaly]:
-    """Checks that the nodes' directories say the same."""
+    """Checks that the nodes' directories agree."""
     for node, log in recording.logs.items():
         shared = log.rows.keys() & recording.log.rows.keys()
         apart = next((vlsn for vlsn in sorted(shared) if log.rows[vlsn] != recording.log.rows[vlsn]), 0)
@@ -223,12 +223,12 @@ CHECKS: Final[Sequence[Check]] = (
 
 
 def check_captures(recording: Recording) -> list[Anomaly]:
-    """Judges a recording."""
+    """Runs all checks on a recording."""
     return [anomaly for check in CHECKS for anomaly in check(recording)]
 
 
 def counts_of(recording: Recording) -> dict[str, int]:
-    """Counts the events of a recording: a count of 0 was not tested."""
+    """Counts the events of a recording; a count of 0 means that this was not tested."""
     switches: dict[tuple[str, str, str], tuple[int, int]] = {}
     for told in recording.told:
         place = (told.node, told.process, told.name)

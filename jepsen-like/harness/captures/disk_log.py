@@ -1,6 +1,6 @@
-"""A node's log and the positions beside it, as the bytes of its directory say, by offsets alone.
+"""Reads a node's log and the positions beside it from the bytes of its directory, by offsets only.
 
-It shares no code with the product but the checksum; the few fields that it reads are those of ``docs/format.md``.
+It shares only the checksum with the product; the few fields that it reads are those of ``docs/format.md``.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class DiskLog:
     """The visible entries of one log."""
 
     rows: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    """(term, number, transaction) by VLSN; numbers of the log's own entries as ``values`` has them."""
+    """(term, number, transaction) by VLSN; ``values`` has the numbers of the log's own entries."""
     positions: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    """By name of a consumer: (VLSN of the COMMIT, position), in the order of the log."""
+    """(VLSN of the COMMIT, position) by the consumer's name, in the order of the log."""
 
     @property
     def data(self) -> list[int]:
@@ -59,7 +59,7 @@ def read_disk_log(directory: Path) -> DiskLog:
 
 
 def stored_position(path: Path) -> tuple[int, int]:
-    """Returns (position, sequence) of a position file, 0 and 0 where nothing of it can be read."""
+    """Returns (position, sequence) of a position file, 0 and 0 if both slots are unreadable."""
     found = [(0, 0)]
     data = path.read_bytes() if path.exists() else b""
     for at in range(0, len(data), SLOT_BYTES):

@@ -1,4 +1,4 @@
-"""A run's consumers while it lasts: nodes' reports of them are noted, their processes struck, their files read.
+"""Observes a run's consumers: notes the nodes' reports of them, kills their processes, reads their files.
 
 watch's status ─► ``cdc`` in the history        a node is gone ─► its position file ─► ``position``
 SIGKILL or SIGSTOP of a consumer's process, every few seconds, while the faults last
@@ -25,7 +25,7 @@ from harness.ops import Recorder
 
 LOOK_S = 0.1
 NOTED_EACH_S = 0.5
-"""Seconds between two notes of a consumer of which only the position has changed."""
+"""Seconds between two notes of a consumer if only its position has changed."""
 STRIKE_S = (0.5, 4.0)
 STOPPED_S = (0.5, 12.0)
 
@@ -43,29 +43,29 @@ class Observer:
         self._noted: dict[str, tuple[object, ...]] = {}
         self._noted_s: dict[str, float] = {}
         self.over = False
-        """No process is struck any more."""
+        """True once faults have ended."""
         group.gone = self._gone
 
     async def run(self) -> None:
-        """Notes and strikes for ever."""
+        """Notes and kills until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._note())
             tasks.create_task(self._strike())
 
     def settle(self) -> None:
-        """Has consumers behave, and lets their processes be."""
+        """Makes consumers behave well, and ends the faults of their processes."""
         self.over = True
         (self._folder / SETTLED).touch()
 
     def behind(self, vlsn: int) -> list[str]:
-        """Says which consumers' positions have not got past ``vlsn``, by the nodes' word."""
+        """Returns the consumers whose positions, by the nodes' reports, have not passed ``vlsn``."""
         consumers = {name: self._consumers(name) for name in self._group.listed}
         lacks = [name for name, told in consumers.items() if (told.get(ON_NODE, {}).get("next") or 0) <= vlsn]
         leads = max((told.get(ON_MASTER, {}).get("next") or 0 for told in consumers.values()), default=0)
         return [f"{ON_NODE} on {name}" for name in lacks] + ([ON_MASTER] if leads <= vlsn else [])
 
     def look_at_the_end(self) -> None:
-        """Notes what the stopped nodes' disks hold, and which processes of consumers have outlived them."""
+        """Notes the positions on the stopped nodes' disks, and the consumers' processes that outlived their nodes."""
         for name in self._group.names:
             self._position(name, clean=self._group.node(name).ended == 0)
         pids = [pid for pid in self._started_pids() if self._is_ours(pid)]
@@ -76,7 +76,7 @@ class Observer:
     def _consumers(self, node: str) -> Mapping[str, dict[str, Any]]:
         return {each["name"]: each for each in self._watch.statuses.get(node, {}).get("cdc") or ()}
 
-    # What is noted.
+    # Notes.
 
     async def _note(self) -> None:
         while True:
@@ -107,7 +107,7 @@ class Observer:
             value = {"node": node, "name": ON_NODE, "next": position, "sequence": sequence, "clean": clean}
             self._recorder.record("captures", "info", "position", value)
 
-    # What is struck.
+    # Faults.
 
     async def _strike(self) -> None:
         chance = self._chance
@@ -133,7 +133,7 @@ class Observer:
         return sorted({int(path.stem.rpartition("-")[2]) for path in self._folder.glob("*.jsonl")})
 
     def _is_ours(self, pid: int) -> bool:
-        """Says whether that process has a recording of this run open."""
+        """Says whether that process has a recording file of this run open."""
         folder = f"/proc/{pid}/fd"
         try:
             links = [os.readlink(f"{folder}/{name}") for name in os.listdir(folder)]

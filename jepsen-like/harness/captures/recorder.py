@@ -1,12 +1,12 @@
-"""The consumer under test: it writes down each event, synced, before it answers.
+"""The consumer under test: it records each event, synced, before it answers.
 
 It runs in a child process of a node.  Each life of it has a file of its own, outside of the nodes' directories, with a
 line for its start, one for each call of ``on_events``, one for its stop:
 
     leads-n2-88123456789-4711.jsonl      {"f":"start","next":41, …} {"f":"events","vlsns":[41,43],"next":44,"said":true}
 
-A line is on the disk before the call returns, so whatever a node stores was recorded before.  How it behaves changes
-every few seconds, by chance; once the file ``settled`` is there it behaves well.
+A line is on the disk before the call returns, so everything that a node stores was recorded before.  The behaviour of a
+recorder changes every few seconds, by chance; once the file ``settled`` exists it behaves well.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TEMPER_S = (1.0, 6.0)
 
 
 class Temper(NamedTuple):
-    """How likely a call does what."""
+    """The probabilities of what a call does."""
 
     says_false: float = 0.0
     takes_few: float = 0.0
@@ -56,7 +56,7 @@ class OnPurpose(Exception):
 
 
 class Recorder(CdcConsumer):
-    """One life of one consumer."""
+    """One process of one consumer."""
 
     def start(self, context: CdcContext) -> None:
         folder = Path(context.options["directory"])

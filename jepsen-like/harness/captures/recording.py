@@ -1,9 +1,9 @@
 """A run's recording: the consumers' own records, the nodes' reports of them, and the disks in the end.
 
-lives       one for each process that a consumer had, in the order of their starts
-told        what nodes said in their status: position, mode, state            history, ``cdc``
+lives       the processes of consumers, in the order of their starts
+told        the nodes' reports in their status: position, mode, state         history, ``cdc``
 stored      a position file of a node that had just been killed, or stopped   history, ``position``
-logs        what the nodes' directories hold in the end
+logs        the final logs in the nodes' directories
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from harness.ops import Op
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of ``on_events``.  ``next`` is what True commits; moments are in ns since the run began."""
+    """One call of ``on_events``.  ``next`` is the position that True commits; times are in ns since the run began."""
 
     at: int
     vlsns: list[int]
@@ -33,29 +33,29 @@ class Call:
 
 @dataclass(slots=True)
 class Life:
-    """One process of a consumer, from its start on."""
+    """One process of a consumer, from its start to its end."""
 
     name: str
     node: str
     run_on: str
     next: int
-    """The position that it began at."""
+    """The position at which it began."""
     term: int
     pid: int
     parent: int
     at: int
     calls: list[Call] = field(default_factory=list)
     stopped: int = 0
-    """The moment of its stop; 0 where it was not asked to."""
+    """The time at which it was asked to stop; 0 if it was not."""
 
     @property
     def place(self) -> tuple[str, str]:
-        """The consumer, and the node that has its position: none where the group has."""
+        """The consumer, and the node with its position; the node is empty if the group has the position."""
         return self.name, "" if self.run_on == "master" else self.node
 
     @property
     def last(self) -> int:
-        """The moment of the last thing that it wrote."""
+        """The time of its last record."""
         return max([self.at, self.stopped, *(call.at for call in self.calls[-1:])])
 
     @property
@@ -68,7 +68,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Words of a node's status on one consumer."""
+    """A node's report on one consumer, from its status."""
 
     at: int
     node: str
@@ -85,7 +85,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A position file's content while its node was down.  ``clean``: it had ended with status 0."""
+    """A position file's content while its node was down.  ``clean`` means that the node had exited with status 0."""
 
     at: int
     node: str
@@ -96,15 +96,15 @@ class Stored:
 
 @dataclass
 class Recording:
-    """All of it.  ``upto``: the VLSN that every consumer had to get past, 0 where the group did not heal."""
+    """The whole recording.  ``upto`` is the VLSN that every consumer had to pass, 0 if the group did not heal."""
 
     lives: list[Life] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
-    """Files of lives that say nothing, or what no consumer writes."""
+    """Files of lives that are empty, or have a line that no consumer writes."""
     told: list[Told] = field(default_factory=list)
     stored: list[Stored] = field(default_factory=list)
     left: list[int] = field(default_factory=list)
-    """Processes of consumers that lived on when no node did."""
+    """Processes of consumers that ran when no node did."""
     logs: dict[str, DiskLog] = field(default_factory=dict)
     upto: int = 0
 
@@ -117,11 +117,11 @@ class Recording:
 
     @cached_property
     def log(self) -> DiskLog:
-        """The longest log; whether the others are the same is for a check."""
+        """The longest log; a check compares the others with it."""
         return max(self.logs.values(), key=lambda log: len(log.rows), default=DiskLog())
 
     def of(self, place: tuple[str, str]) -> Iterator[Told]:
-        """Yields the nodes' reports of a place."""
+        """Yields the nodes' reports on one consumer at one place."""
         return (told for told in self.told if told.name == place[0] and place[1] in ("", told.node))
 
 
@@ -166,8 +166,8 @@ def _told(op: Op) -> Iterator[Told]:
 
 
 def _life_of(path: Path, began_ns: int, broken: list[str]) -> Life | None:
-    """Reads one life.  A last line without its end was being written when the process was killed: nothing was answered
-    for it."""
+    """Reads one life.  A last line without its end was being written when the process was killed, so its call had no
+    answer."""
     *lines, _ = path.read_bytes().split(b"\n")
     if not lines:
         return None

@@ -11,9 +11,9 @@ from harness.group.nodes import Group
 ON_NODE, ON_MASTER = "each", "leads"
 EVENTS_TIMEOUT_S: Final = 20.0
 AHEAD_BYTES: Final = 4096
-"""So little that one which sleeps for a while is overtaken by the nodes' small ring, and goes back to segments."""
+"""So small that the nodes' small ring overtakes a consumer that sleeps, which must then read from segments."""
 RETRIES: Final = 1_000_000
-"""Nobody is to be parked: consumers fail on purpose."""
+"""So large that no consumer is parked, since they fail on purpose."""
 
 
 def give_consumers(group: Group, folder: Path, seed: int) -> None:

@@ -1,8 +1,8 @@
-"""Destinations: the deliveries and acknowledgements of their consumers, against the log as readers saw it.
+"""Checks deliveries and acknowledgements of destinations' consumers against the log that readers received.
 
 A message is an entry of the log whose key has the destination's prefix; its id is its VLSN.  A request without an
-answer may have succeeded. An acknowledgement counts against a redelivery once its answer arrived, and for the order in
-a key as soon as it was sent.
+answer may have succeeded. An acknowledgement forbids a redelivery once its answer has arrived; it allows the next
+message of a key as soon as it was sent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from harness.values import key_of
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """One page of messages: asked for at ``began``, heard at ``ended``."""
+    """One page of messages: requested at ``began``, received at ``ended``."""
 
     process: str
     began: int
@@ -32,36 +32,36 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """One dead letter, at VLSN ``at`` of the log: message ``vlsn`` was given up after ``attempts``."""
+    """One dead letter, at VLSN ``at`` of the log: message ``vlsn`` was dead-lettered after ``attempts``."""
 
     at: int
     vlsn: int
     attempts: int
     time: int
-    """The moment when a reader was first shown it."""
+    """The time when a reader first received it."""
 
 
 @dataclass
 class Destination:
-    """All that is known of one destination."""
+    """Everything known about one destination."""
 
     name: str
     prefix: str
     start: int
     attempts_max: int
     log: dict[int, int]
-    """Numbers by VLSN of the whole log, as it was shown to readers."""
+    """Numbers by VLSN of the whole log, as readers received it."""
     given: list[Given] = field(default_factory=list)
     sent: dict[int, int] = field(default_factory=dict)
-    """When an acknowledgement of a VLSN was first sent that was not refused."""
+    """The time when an acknowledgement of a VLSN that was not refused was first sent."""
     refused: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    """When acknowledgements of a VLSN were sent, and refused."""
+    """The times when acknowledgements of a VLSN were sent and refused."""
     settled: dict[int, int] = field(default_factory=dict)
-    """When a durable one was first heard of."""
+    """The time when a durable acknowledgement was first answered."""
     dead: dict[int, Dead] = field(default_factory=dict)
     """Dead letters by their own VLSN."""
     drained_to: int = 0
-    """Everything up to here was waited for in the end."""
+    """At the end of the run everything up to this VLSN had to be delivered."""
 
     def takes(self, vlsn: int, number: int) -> bool:
         return number > 0 and vlsn >= self.start and key_of(number).decode().startswith(self.prefix)
@@ -82,7 +82,7 @@ class Destination:
 
 
 def destinations(view: View) -> list[Destination]:
-    """Arranges the destinations by name; an empty result where a run has none."""
+    """Arranges the destinations by name; empty if a run has none."""
     made: dict[str, Destination] = {}
     began: dict[str, int] = {}
     log = {vlsn: number for _, page in view.pages for vlsn, number in zip(page.vlsns, page.numbers, strict=True)}
@@ -120,7 +120,7 @@ def _take(destination: Destination, op: Op, began: int) -> None:
 
 
 def nothing_lost(view: View, every: list[Destination]) -> Iterator[Anomaly]:
-    """Checks that each durable message was given to somebody, and in the end acknowledged, or is a dead letter."""
+    """Checks that each durable message was delivered, and in the end acknowledged or dead-lettered."""
     for each in every:
         for vlsn, number in each.messages.items():
             if vlsn > each.drained_to or vlsn in each.given_up:
@@ -132,8 +132,8 @@ def nothing_lost(view: View, every: list[Destination]) -> Iterator[Anomaly]:
 
 
 def whole_transactions(view: View, every: list[Destination]) -> Iterator[Anomaly]:
-    """Checks that of a transaction all messages were given or dead-lettered, or none. It is the sharper word for a lost
-    part of one."""
+    """Checks that all messages of a transaction were delivered or dead-lettered, or none. It names a lost part of a
+    transaction more precisely than the other rules."""
     sends = [send for send in view.sends if send.txn]
     for each in every:
         places = {number: vlsn for vlsn, number in each.messages.items()}
@@ -166,7 +166,7 @@ def only_what_the_log_has(view: View, every: list[Destination]) -> Iterator[Anom
 
 
 def not_given_again(view: View, every: list[Destination]) -> Iterator[Anomaly]:
-    """Checks that a take does not return messages that were durably acknowledged, or dead, before it began."""
+    """Checks that a page has no message that was durably acknowledged, or dead, before the page was requested."""
     for each in every:
         for page in each.given:
             for vlsn, number in zip(page.vlsns, page.numbers, strict=True):
@@ -180,8 +180,8 @@ def not_given_again(view: View, every: list[Destination]) -> Iterator[Anomaly]:
 
 
 def order_in_a_key(view: View, every: list[Destination]) -> Iterator[Anomaly]:
-    """Checks that a message is given only when the earlier ones of its key are settled, or come before it in the same
-    page."""
+    """Checks that a message is delivered only when the earlier ones of its key are settled, or come before it in the
+    same page."""
     for each in every:
         of_key: dict[bytes, list[int]] = defaultdict(list)
         for vlsn, number in each.messages.items():
@@ -217,7 +217,7 @@ def _order_in(
 
 
 def _is_settled(each: Destination, vlsn: int, time: int) -> bool:
-    """A dead letter's moment is not known: it counts as there."""
+    """Says whether a message is settled at ``time``. The exact time of a dead letter is unknown, so it is settled."""
     return each.sent.get(vlsn, NEVER) < time or vlsn in each.given_up
 
 
@@ -231,7 +231,7 @@ def attempts_counted(view: View, every: list[Destination]) -> Iterator[Anomaly]:
 
 
 def dead_letters(view: View, every: list[Destination]) -> Iterator[Anomaly]:
-    """Checks that a message given up has one dead letter, with its attempts, and was not acknowledged before."""
+    """Checks that a dead message has one dead letter, with its attempts, and was not acknowledged before."""
     ends = sorted((send.began, send.first) for send in view.sends if send.end == "ok")
     begins = [began for began, _ in ends]
     lowest = [NEVER] * (len(ends) + 1)
@@ -251,14 +251,14 @@ def dead_letters(view: View, every: list[Destination]) -> Iterator[Anomaly]:
                 detail = f"given up after {letter.attempts} attempts, not {each.attempts_max}"
                 yield Anomaly("false-dead-letter", where, detail, letter.vlsn, 0, seconds)
             settled = each.settled.get(letter.vlsn, NEVER)
-            # An append that began after the answer to the acknowledgement lies behind it in the log.
+            # An append that began after the answer to the acknowledgement comes after it in the log.
             if letter.at > lowest[bisect_right(begins, settled)]:
                 detail = f"acknowledged durably at {settled / 1e9:.3f} s, before that was logged"
                 yield Anomaly("dead-though-acknowledged", where, detail, letter.vlsn, 0, seconds)
 
 
 def kept_their_word(view: View) -> Iterator[Anomaly]:
-    """Checks all of it."""
+    """Runs all checks of destinations."""
     every = destinations(view)
     for one in _EACH if every else ():
         yield from one(view, every)
@@ -277,5 +277,6 @@ CHECKS = (kept_their_word,)
 
 
 def _is_asked(each: Destination, vlsn: int, page: Given) -> bool:
-    """An acknowledgement lets later ones of its key go as it comes, also one that a master refuses as its lead ends."""
+    """Says whether an acknowledgement may have been received: it releases later messages of its key at once, also if
+    the master refuses it as its term ends."""
     return any(began < page.ended and page.began < ended for began, ended in each.refused.get(vlsn, ()))

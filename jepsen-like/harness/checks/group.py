@@ -20,10 +20,11 @@ def one_master_a_term(view: View) -> Iterator[Anomaly]:
 
 
 def nothing_falls(view: View) -> Iterator[Anomaly]:
-    """Checks that terms of an incarnation, and the durable end of a process, never fall. A node that opens or restores
-    its log has neither."""
+    """Checks that terms of an incarnation, and the durable end and the level of a process, never fall. A node that
+    opens or restores its log has none of them."""
     terms: dict[tuple[str, str], int] = {}
     durable: dict[tuple[str, str], int] = {}
+    levels: dict[tuple[str, str], int] = {}
     for op in view.statuses:
         value = op.value
         if value["state"] == "RESTORING" or not int(value.get("incarnation") or "0", 16):
@@ -35,6 +36,11 @@ def nothing_falls(view: View) -> Iterator[Anomaly]:
         if value["dtvlsn"] < durable.get(life, 0):
             detail = f"durable up to {value['dtvlsn']} after {durable[life]}"
             yield Anomaly("status-falls", value["node"], detail, value["dtvlsn"], 0, op.seconds)
+        level = value.get("level", 0)
+        if level and level < levels.get(life, 0):
+            detail = f"level {level} after level {levels[life]}"
+            yield Anomaly("status-falls", value["node"], detail, 0, 0, op.seconds)
+        levels[life] = max(levels.get(life, 0), level)
         terms[self_] = max(terms.get(self_, 0), value["term"])
         durable[life] = max(durable.get(life, 0), value["dtvlsn"])
 
@@ -56,12 +62,12 @@ def nobody_gives_up(view: View) -> Iterator[Anomaly]:
 
 
 def members_as_ordered(view: View) -> Iterator[Anomaly]:
-    """Checks that a durable change stays, and that the list changes only by orders. An unanswered order may take effect
-    at any time later."""
+    """Checks that a durable change stays, and that the list changes only by orders. An order without an answer may take
+    effect at any later time."""
     known: set[str] | None = None
     may_change: set[str] = set()
     unseen: dict[str, str] = {}
-    """Durable changes since the list was last reported, by name: perhaps no node led as they ended."""
+    """Durable changes since the list was last reported, by name: perhaps no node led as they were made."""
     for op in [each for each in view.others if each.f == "members"]:
         value = op.value
         name, ended = value.get("name", ""), value["phase"] == "end"
@@ -87,7 +93,7 @@ def members_as_ordered(view: View) -> Iterator[Anomaly]:
 
 
 def nobody_else_leads(view: View) -> Iterator[Anomaly]:
-    """Checks that a node that was durably removed in a term leads in no later one, until it is added again."""
+    """Checks that a node durably removed in a term leads in no later term, until it is added again."""
     removed: dict[str, int] = {}
     for op in sorted((*view.others, *view.statuses), key=lambda op: op.index):
         value = op.value

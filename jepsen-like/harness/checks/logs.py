@@ -1,4 +1,4 @@
-"""The nodes' logs in the end, as each serves its own."""
+"""Checks the nodes' final logs, as each node serves its own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def acknowledged_everywhere(view: View) -> Iterator[Anomaly]:
 
 
 def equal_logs(view: View) -> Iterator[Anomaly]:
-    """Compares logs with the first node's, as far as both were read and have it: one anomaly a node."""
+    """Compares each log with the first node's, as far as both have it and were read: one anomaly a node."""
     if not view.finals:
         return
     for final in view.finals[1:]:

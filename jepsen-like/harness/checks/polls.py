@@ -1,4 +1,4 @@
-"""Readers: each stream goes up by one, and what it showed stays."""
+"""Checks readers: each stream rises by one, and the entries that it received stay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def poll_order(view: View) -> Iterator[Anomaly]:
 
 
 def lost_reads(view: View) -> Iterator[Anomaly]:
-    """Checks that all that was shown is in every log in the end: it was durable."""
+    """Checks that every received entry is in every final log, since it was durable."""
     for final in view.finals:
         kept = dict(zip(final.page.vlsns, final.page.numbers, strict=True))
         told: set[int] = set()
@@ -36,7 +36,7 @@ def lost_reads(view: View) -> Iterator[Anomaly]:
 
 
 def stale_reads(view: View) -> Iterator[Anomaly]:
-    """Checks that a linearizable read sees what was acknowledged, or so read, before it began."""
+    """Checks that a linearizable read returns all that was acknowledged, or read linearizably, before it began."""
     told = [(send.ended, send.first + len(send.numbers) - 1) for send in view.sends if send.end == "ok"]
     told = sorted(told + [(look.ended, look.to) for look in view.looks])
     at = highest = 0
@@ -50,8 +50,8 @@ def stale_reads(view: View) -> Iterator[Anomaly]:
 
 
 def readers_at_the_end(view: View) -> Iterator[Anomaly]:
-    """Checks that every reader gets to the end of the final reads, where the group has healed. That is every reader
-    that may ask a member."""
+    """Checks that every reader reaches the end of the final reads, if the group has healed. Readers of removed nodes
+    alone are exempt."""
     end = min(final.to for final in view.finals if final.member) if view.healed else 0
     members = view.members
     reached: dict[str, int] = {}

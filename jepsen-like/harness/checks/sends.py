@@ -1,4 +1,4 @@
-"""Appends: their answers against the reads, and against each other."""
+"""Checks appends: their answers against the reads, and against one another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def aborted_reads(view: View) -> Iterator[Anomaly]:
 
 
 def inconsistent_offsets(view: View) -> Iterator[Anomaly]:
-    """Compares what readers were shown with the first that showed it."""
+    """Compares the entries that readers received with the first reader's."""
     entries: dict[int, tuple[int, int]] = {}
     for who, page in view.pages:
         for vlsn, term, number in page.entries():
@@ -37,7 +37,7 @@ def inconsistent_offsets(view: View) -> Iterator[Anomaly]:
 
 
 def lost_writes(view: View) -> Iterator[Anomaly]:
-    """Finds appends that were acknowledged, and read by nobody anywhere."""
+    """Finds acknowledged appends that were never read."""
     read = set(view.seen.values())
     for send in view.sends:
         if send.end == "ok":
@@ -70,7 +70,7 @@ def unsent_values(view: View) -> Iterator[Anomaly]:
 
 
 def nonmonotonic_sends(view: View) -> Iterator[Anomaly]:
-    """Checks real time over all writers: an append that began after an acknowledgement comes after it."""
+    """Checks real time over all writers: an append that began after an acknowledgement has a higher VLSN."""
     acknowledged = sorted((send for send in view.sends if send.end == "ok"), key=lambda send: send.began)
     under_way: list[tuple[int, int]] = []
     highest = 0
@@ -84,7 +84,7 @@ def nonmonotonic_sends(view: View) -> Iterator[Anomaly]:
 
 
 def reordered_bursts(view: View) -> Iterator[Anomaly]:
-    """Checks the order of appends sent through one client, none of them waited for."""
+    """Checks the order of appends that one client sent without waiting between."""
     highest: dict[str, int] = {}
     for send in sorted(view.sends, key=lambda send: (send.began, send.numbers)):
         if send.burst and send.end == "ok":
@@ -95,10 +95,10 @@ def reordered_bursts(view: View) -> Iterator[Anomaly]:
 
 
 def torn_appends(view: View) -> Iterator[Anomaly]:
-    """Checks logs read to the end: all values of one append side by side in their order, or none."""
+    """Checks whole final logs: all values of one append are side by side in their order, or none is there."""
     for final in [each for each in view.finals if each.whole]:
         places = {number: vlsn for vlsn, number in zip(final.page.vlsns, final.page.numbers, strict=True)}
-        for send in view.sends:  # a block is cleaned away whole, and an append lies in one block
+        for send in view.sends:  # a block is cleaned as a whole, and an append is in one block
             if len(send.numbers) > 1 and not send.txn:
                 yield from _torn(f"final read of {final.node}", send, [places.get(number) for number in send.numbers])
 

@@ -1,8 +1,8 @@
-"""Transactions: all of one or nothing, in every log and on every page that anybody was shown.
+"""Checks transactions: all of one or nothing, in every log and on every page that a reader received.
 
-Of Jepsen's append workload these apply: aborted reads, lost and doubled appends (``sends``, entry by entry), and
-intermediate reads, which are half transactions here.  Cycles between transactions cannot be: the log is one order, and
-a transaction reads nothing.
+Of Jepsen's append workload these rules apply: aborted reads, lost and doubled appends (``sends``, entry by entry), and
+intermediate reads, which are half transactions here.  Cycles between transactions are impossible: the log is one order,
+and a transaction reads nothing.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from harness.values import COMMIT
 
 
 def half_transactions(view: View) -> Iterator[Anomaly]:
-    """Checks logs read to the end: a transaction's values side by side in their order, its COMMIT behind them, or
-    nothing of it."""
+    """Checks whole final logs: a transaction's values are side by side in their order with the COMMIT after them, or
+    all are absent."""
     sends = [send for send in view.sends if send.txn]
     for final in [each for each in view.finals if each.whole and sends]:
         yield from _half_in(final, sends)
@@ -40,8 +40,8 @@ def _half_in(final: FinalRead, sends: list[Send]) -> Iterator[Anomaly]:
 
 
 def halves_shown(view: View) -> Iterator[Anomaly]:
-    """Checks every page of every reader: pages are whole blocks, so they show all of a transaction that lies behind the
-    place from which the reader reads."""
+    """Checks every page of every reader. Pages are whole blocks, so they show all of a transaction, as far as it is
+    after the VLSN from which the reader reads."""
     of = {number: send for send in view.sends if send.txn for number in send.numbers}
     for stream in view.streams if of else ():
         for page in stream.pages:

@@ -1,4 +1,4 @@
-"""A history arranged for judging: appends with their ends, readers' streams, final reads, nodes' statuses."""
+"""A history arranged for checks: appends with their outcomes, readers' streams, final reads, nodes' statuses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEVER: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """A breach of a rule, and where it showed."""
+    """A breach of a rule, and its place."""
 
     rule: str
     where: str
@@ -27,7 +27,7 @@ class Anomaly:
     vlsn: int = 0
     number: int = 0
     seconds: float = 0.0
-    """The moment of the run; 0 where it has none."""
+    """Seconds into the run; 0 if there is no time."""
 
     def __str__(self) -> str:
         place = f" at VLSN {self.vlsn}" if self.vlsn else ""
@@ -59,7 +59,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """One append.  Without an end its ``end`` is ``info`` at ``NEVER``; ``first`` is 0 unless it is ``ok``."""
+    """One append.  Without an answer its ``end`` is ``info`` at ``NEVER``; ``first`` is 0 unless it is ``ok``."""
 
     process: str
     numbers: list[int]
@@ -69,7 +69,7 @@ class Send:
     first: int = 0
     burst: str = ""
     txn: bool = False
-    """A transaction: its values and, behind them, its COMMIT."""
+    """True for a transaction: its values, and its COMMIT after them."""
 
     def places(self) -> Iterator[tuple[int, int]]:
         """Pairs (number, VLSN) of an acknowledged append."""
@@ -78,7 +78,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Entries in the order in which they were shown, as columns."""
+    """Entries in the order in which they were received, as columns."""
 
     time: int
     vlsns: list[int]
@@ -94,7 +94,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The pages that one reader was shown from one seek on."""
+    """The pages that one reader received after one seek."""
 
     process: str
     start: int
@@ -105,7 +105,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One linearizable read that was answered: it saw the log up to VLSN ``to``."""
+    """One answered linearizable read: it read the log up to VLSN ``to``."""
 
     process: str
     began: int
@@ -115,7 +115,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class FinalRead:
-    """A node's final log, read up to ``to``; ``whole`` when that is as far as was wanted."""
+    """A node's final log, read up to ``to``; ``whole`` if that is the requested end."""
 
     node: str
     to: int
@@ -124,7 +124,7 @@ class FinalRead:
     first: int = 1
     """The first VLSN that it still has."""
     member: bool = True
-    """True for a member in the end. A node that is no member any more serves the entries that it has, and is read no
+    """True for a member at the end of the run. A removed node serves the entries that it has, and is read no
     further."""
 
 
@@ -189,13 +189,13 @@ class View:
 
     @cached_property
     def pages(self) -> list[tuple[str, Page]]:
-        """Every page that a reader was shown, with its reader: polls, then final reads."""
+        """Every page that a reader received, with its reader: polls, then final reads."""
         polled = [(stream.process, page) for stream in self.streams for page in stream.pages]
         return polled + [(f"final read of {final.node}", final.page) for final in self.finals]
 
     @cached_property
     def seen(self) -> dict[int, int]:
-        """Numbers by VLSN, as first shown; entries of the log's own apart."""
+        """Numbers by VLSN, as first received, without the log's own entries."""
         seen: dict[int, int] = {}
         for _, page in self.pages:
             for vlsn, number in zip(page.vlsns, page.numbers, strict=True):
@@ -210,7 +210,7 @@ class View:
 
     @property
     def members(self) -> set[str] | None:
-        """The members in the end, as far as reported."""
+        """The members at the end of the run, if reported."""
         told = [op.value["members"] for op in self.others if op.f == "members" and "members" in op.value]
         return set(told[-1]) if told else None
 

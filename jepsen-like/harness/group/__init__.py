@@ -1,1 +1,1 @@
-"""The group under test: nodes as processes, the links between them, and what is seen of them from outside."""
+"""The group under test: nodes as processes, the links between them, and its state as seen from outside."""

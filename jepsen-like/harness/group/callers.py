@@ -1,4 +1,4 @@
-"""The process behind a connection, by the kernel: the holder of its other end."""
+"""Finds the process behind a connection, which the kernel lists as holder of its other end."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _TABLE = Path("/proc/net/tcp")
 
 
 def owner_of(peer_port: int, own_port: int, pids: Iterable[int]) -> int | None:
-    """Finds the one of ``pids`` that holds the socket from ``peer_port`` to ``own_port`` (127.0.0.1). None when none of
-    them does, or it is closed already."""
+    """Finds the one of ``pids`` that holds the socket from ``peer_port`` to ``own_port`` (127.0.0.1). None if none of
+    them does, or if the socket is already closed."""
     inode = _inode_of(peer_port, own_port)
     if inode is None:
         return None

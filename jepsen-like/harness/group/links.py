@@ -1,19 +1,18 @@
-"""The links between nodes: every connection that a node makes to another goes through here.
+"""The links between nodes: every connection from a node to another passes through this module.
 
-Each node listens on a port that only the harness knows; the URL that the members know of it is a listener of this
-module.  The kernel says which node calls (``callers``). So all nodes can have the same member URLs, as a group must,
-and each of the n·(n-1) directed pairs can still be cut by itself:
+Each node listens on a port that only the harness knows; the members' URLs are listeners of this module.  The kernel
+says which node calls (``callers``). So all nodes can have the same member URLs, as a group must, and each of the
+n·(n-1) directed pairs can be cut by itself:
 
     n1 ──► links, n2's public port ──► n2         bytes n1→n2 pass (n1, n2), bytes n2→n1 of the same connection (n2, n1)
 
-A blocked directed pair either *holds* or *cuts*. Held bytes, ends of connections too, go on when the pair is healed, as
-TCP does after lost packets. A cut resets the connections of the pair, and new ones too. A directed pair may be
-*narrow*: all of its connections together get so many bytes a second. It may be *long*: bytes on it arrive so much
-later.
+A blocked directed pair either *holds* or *cuts*. Held bytes, and ends of connections, continue when the pair is healed,
+like TCP after lost packets. A cut resets the pair's connections, and new ones too. A *narrow* pair has a limit of bytes
+a second for all of its connections together. A *long* pair delays its bytes.
 
-    read ─► a place among the pair's bytes a second ─► the line, ``delay_s`` long ─► not blocked ─► written
+    read ─► the pair's rate ─► the line, ``delay_s`` long ─► not blocked ─► written
 
-The harness's own connections always pass.  Needs no root; ``namespaces`` does the same to packets.
+The harness's own connections always pass.  This needs no root; ``namespaces`` does the same to packets.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ from harness.group.partitions import UNSHAPED, How, Pair, Shape
 
 READ_BYTES = 1 << 16
 PIECE_S = 0.1
-"""A narrow pair's connections take turns by pieces of this."""
+"""Seconds of a narrow pair's rate in one piece; its connections send pieces alternately."""
 PIECE_BYTES_MIN = 1_500
 LINE_PIECES_MAX = 64
-"""Pieces of one connection that are on a long line at once."""
+"""The most pieces of one connection that are on a long line at once."""
 _RESET = struct.pack("ii", 1, 0)
 
 
 _Line = asyncio.Queue[tuple[float, bytes]]
-"""The moments at which pieces arrive; an empty one is the end."""
+"""Pieces with the times at which they arrive; an empty piece is the end."""
 
 
 def piece_bytes(bytes_per_s: float) -> int:
-    """Returns how much of one connection goes over a pair at once."""
+    """Returns the bytes of one connection that pass a pair at once."""
     return min(READ_BYTES, max(PIECE_BYTES_MIN, int(bytes_per_s * PIECE_S))) if bytes_per_s else READ_BYTES
 
 
@@ -58,13 +57,13 @@ class _Link:
         for writer in self.writers:
             if writer.transport.is_closing():
                 continue
-            with suppress(OSError, ValueError):  # its other end may be gone already
+            with suppress(OSError, ValueError):  # the other end may already be closed
                 writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             writer.transport.abort()
 
 
 class Links:
-    """All of one group, on one event loop.  ``pids`` gives the running nodes' process ids by name."""
+    """All links of one group, on one event loop.  ``pids`` returns the running nodes' process ids by name."""
 
     def __init__(self, pids: Callable[[], dict[str, int]], *, harness_pid: int, shape: Shape = UNSHAPED) -> None:
         self.pids = pids
@@ -79,7 +78,7 @@ class Links:
         self._free_s: dict[Pair, float] = {}
 
     def narrow(self, pair: Pair, bytes_per_s: float) -> None:
-        """Narrows ``pair`` to so much from now on; 0: whatever comes."""
+        """Limits ``pair`` to this rate from now on; 0 means no limit."""
         self._bytes_per_s[pair] = bytes_per_s
 
     async def open(self, name: str, public_port: int, port: int) -> None:
@@ -94,7 +93,7 @@ class Links:
         listening = socket.socket()
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._hold_little(listening)  # before it listens: a window that was offered is not taken back
+            self._hold_little(listening)  # before it listens, since an offered window cannot be reduced
             listening.bind(("127.0.0.1", public_port))
             self._servers.append(await asyncio.start_server(called, sock=listening, limit=self._held_bytes))
         except OSError:
@@ -106,7 +105,7 @@ class Links:
         return self._shape.queue_bytes if self._shape.bytes_per_s else READ_BYTES
 
     def _hold_little(self, end: socket.socket) -> None:
-        """Bounds what a sender may have on its way, where pairs are narrow. It is what a queue before a real link would
+        """Limits the bytes that a sender may have under way on narrow pairs, to what a queue before a real link would
         hold."""
         if self._shape.bytes_per_s:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._held_bytes)
@@ -179,7 +178,7 @@ class Links:
                 each.close()
 
     def _source(self, peer_port: int, own_port: int) -> str | None:
-        """Returns the calling node; "" for the harness itself; None for nobody we know, such as one that was just
+        """Returns the calling node; "" for the harness itself; None for an unknown caller, such as a node that was just
         killed."""
         names = {pid: name for name, pid in self.pids().items()}
         names.setdefault(self._harness_pid, "")
@@ -187,7 +186,7 @@ class Links:
         return None if owner is None else names[owner]
 
     def _shaped(self, source: str) -> bool:
-        """Says whether a connection is shaped; the harness's own are not."""
+        """Says whether the limits apply to a connection; the harness's own are exempt."""
         return bool(source and self._shape)
 
     async def _send(self, pair: Pair, reader: asyncio.StreamReader, line: _Line) -> None:
@@ -222,7 +221,7 @@ class Links:
         return asyncio.get_running_loop().time()
 
     async def _carry(self, pair: Pair, seconds: float) -> None:
-        """Returns when so much more of the pair's time has passed: one byte after the other, of all connections."""
+        """Returns once this share of the pair's time has passed; all connections of the pair share it."""
         now = self._now()
         self._free_s[pair] = done = max(now, self._free_s.get(pair, 0.0)) + seconds
         await asyncio.sleep(done - now)

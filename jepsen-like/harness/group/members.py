@@ -1,4 +1,4 @@
-"""The members as a master lists them, and one change of them.  Pure."""
+"""The members in a master's list, and one change of them.  Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The members as a master lists them, known durable."""
+    """The members in a master's durable list."""
 
     term: int
     vlsn: int
@@ -33,13 +33,13 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One change.  ``change`` is what a master is asked for; ``readmit`` asks nobody, the node comes back wiped."""
+    """One change.  ``change`` is the request to a master; for ``readmit`` the node is wiped, and no one is asked."""
 
     change: str
     name: str
     secondary: bool = False
     fresh: bool = False
-    """Removes what the node has before."""
+    """True if the node's former data is removed."""
 
     def body(self, url: str) -> dict[str, Any]:
         """Makes the body of ``POST /v1/admin/group``."""

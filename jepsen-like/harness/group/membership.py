@@ -1,4 +1,4 @@
-"""The group's members, asked and changed as a person does it: by ``/v1/group`` and ``/v1/admin/group``."""
+"""Reads and changes the group's members as an operator does: by ``/v1/group`` and ``/v1/admin/group``."""
 
 from __future__ import annotations
 
@@ -18,21 +18,23 @@ from vlsn.errors import NotMaster, Unreachable, VlsnLogError
 
 ASK_S = 3.0
 ORDER_S = 15.0
-"""A master waits 10 s for a change to be durable."""
+"""Seconds of an order's timeout; a master waits 10 s until a change is durable."""
 AGAIN_S = 0.3
 HOPS_MAX = 3
+CONFIRM_MAX = 3
+TRIMMED = 410
 
 
 class Membership:
-    """The membership of one group; it tells the group's settings what it learns."""
+    """The membership of one group; it updates the nodes' settings when the list changes."""
 
     def __init__(self, group: Group, network: Network) -> None:
         self._group = group
         self._network = network
 
     async def settled(self, until_s: float, holds: Callable[[Listed], bool] = lambda _: True) -> Listed | None:
-        """Returns the members, once no change is under way and they are such that ``holds``. None where nobody could
-        say so by ``until_s`` of the loop's clock."""
+        """Returns the members, once no change is under way and ``holds`` accepts the list. None if no node reports such
+        a list by ``until_s`` of the loop's clock."""
         loop = asyncio.get_running_loop()
         while loop.time() < until_s:
             listed = await self._listed()
@@ -44,7 +46,7 @@ class Membership:
         return None
 
     async def _listed(self) -> Listed | None:
-        """Returns the durable list of the highest term's master, if a majority still follows it then."""
+        """Returns the durable list of the master with the highest term, if a majority still follows it then."""
         documents = await asyncio.gather(*(self._asked(url) for url in self._group.urls.values()))
         leading = [
             (document["term"], url, document)
@@ -54,15 +56,24 @@ class Membership:
         if not leading:
             return None
         _, url, document = max(leading, key=lambda each: each[:2])
-        confirming = f"{url}/v1/entries?from={document['vlsn']}&limit=1&kinds=all&consistency=linearizable"
-        try:
-            answer = await self._network.request("GET", confirming, timeout_s=ASK_S)
-        except VlsnLogError:
-            return None
-        return Listed.of(document) if answer.status == 200 else None
+        return Listed.of(document) if await self._confirms(url, document["vlsn"]) else None
+
+    async def _confirms(self, url: str, vlsn: int) -> bool:
+        """Says whether a majority still follows that master: it answers a linearizable read from ``vlsn`` on, or from
+        its first entry where that one was cleaned away."""
+        for _ in range(CONFIRM_MAX):
+            confirming = f"{url}/v1/entries?from={vlsn}&limit=1&kinds=all&consistency=linearizable"
+            try:
+                answer = await self._network.request("GET", confirming, timeout_s=ASK_S)
+            except VlsnLogError:
+                return False
+            if answer.status != TRIMMED:
+                return answer.status == 200
+            vlsn = int(msgspec.json.decode(bytes(answer.body))["first"])
+        return False
 
     async def _asked(self, url: str) -> dict[str, Any]:
-        """Asks one node; empty where it does not say."""
+        """Asks one node; empty without an answer."""
         try:
             answer = await self._network.request("GET", f"{url}/v1/group", timeout_s=ASK_S)
         except VlsnLogError:
@@ -72,7 +83,7 @@ class Membership:
         return msgspec.json.decode(bytes(answer.body), type=dict[str, Any])
 
     async def order(self, step: Step, before: Listed, until_s: float) -> Ordered:
-        """Asks for it again and again until it is done, or ``until_s``.  A master that takes it has made it durable."""
+        """Repeats an order until it is done, or until ``until_s``.  A master that accepts it has made it durable."""
         loop = asyncio.get_running_loop()
         ordered = Ordered(why="nobody led")
         while not ordered.done and loop.time() < until_s:
@@ -87,7 +98,7 @@ class Membership:
         return ordered
 
     async def _ask_for(self, step: Step, ordered: Ordered) -> None:
-        """Asks one member after the other, until a leader takes the step or refuses it."""
+        """Asks one member after the other, until a leader accepts the step or refuses it."""
         body = msgspec.json.encode(step.body(self._group.member_urls[step.name]))
         for name in self._group.listed:
             url = self._group.urls[name]
@@ -116,5 +127,5 @@ class Ordered:
 
     done: bool = False
     unknown: bool = False
-    """True when it was not done, but may be done later: not everybody who was asked has refused."""
+    """True if the order was not done, but may be done later, since not every asked node has refused it."""
     why: str = ""

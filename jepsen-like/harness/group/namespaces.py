@@ -1,20 +1,20 @@
-"""A network of its own for each node, where the machine lets root make one: partitions drop packets, not bytes.
+"""A network of its own for each node, if the machine allows root to create one: partitions drop packets, not bytes.
 
     harness, clients ─ bridge vlPb 198.18.X.254 ─┬─ veth ─ namespace vlP-n1: eth0 198.18.X.1
                                                  └─ veth ─ namespace vlP-n2: eth0 198.18.X.2        P: our process id
 
-Nodes' URLs are these addresses, the same for members and clients.  A directed pair that is blocked
+Nodes' URLs are these addresses, the same for members and clients.  A blocked directed pair
 
-    holds   the target drops what comes from the source: a rule of its routing says *blackhole*.  TCP sends it again
-            once it is healed, or gives up
-    cuts    the source has no route to the target, so that calls fail at once, and what is connected is destroyed on
-            both sides
+    holds   the target drops packets from the source: a rule of its routing says *blackhole*.  TCP sends them again once
+            the pair is healed, or gives up
+    cuts    the source has no route to the target, so calls fail at once, and existing connections are destroyed on both
+            sides
 
-Rules for addresses need no packet filter, so ``ip``, ``ss`` and ``nsenter`` are all that this takes.  A node's rules
-come before its local addresses; what they kept back is counted by its kernel (``Ip: InAddrErrors OutNoRoutes``).
+Rules for addresses need no packet filter, so only ``ip``, ``ss`` and ``nsenter`` are needed.  A node's rules come
+before its local addresses; its kernel counts the dropped packets (``Ip: InAddrErrors OutNoRoutes``).
 
-A narrow group needs ``tc`` as well: at each node's end a class of HTB for each other node, with a queue of ``QUEUE_S``;
-what goes to the harness has none.  A long one needs a kernel with netem.  Loss of a share of the packets is not used.
+A narrow group needs ``tc`` as well: each node has an HTB class for each other node, with a queue of ``QUEUE_S``; the
+connection to the harness has none.  A long group needs a kernel with netem.  No share of the packets is dropped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import Final
 from harness.group.partitions import UNSHAPED, How, Pair, Shape
 
 SUBNETS: Final = range(256)
-"""Subnets of 198.18.0.0/16, which RFC 2544 keeps for tests of networks."""
+"""Subnets of 198.18.0.0/16, which RFC 2544 reserves for tests of networks."""
 PROGRAMS: Final = ("ip", "ss", "nsenter")
 _OURS: Final = re.compile(r"vl(\d+)(-n\d+|v\d+|b)(@.*)?$")
 PACKET_BYTES: Final = 1_514
@@ -41,7 +41,7 @@ _LOCAL: Final = 1000
 
 
 class Refused(Exception):
-    """The machine does not let us; the message says what."""
+    """The machine does not allow it; the message gives the reason."""
 
 
 class Namespaces:
@@ -60,7 +60,7 @@ class Namespaces:
 
     @classmethod
     async def open(cls, names: Sequence[str], *, shape: Shape = UNSHAPED) -> Namespaces:
-        """Raises ``Refused``; nothing is left then."""
+        """Creates the namespaces. Raises ``Refused`` and then removes everything again."""
         if os.geteuid() != 0:
             raise Refused("network namespaces need root")
         needed = (*PROGRAMS, "tc") if shape else PROGRAMS
@@ -81,7 +81,7 @@ class Namespaces:
         return f"198.18.{self._subnet}.{self._names.index(name) + 1}"
 
     def launcher(self, name: str) -> tuple[str, ...]:
-        """Returns the words before a command that is to run in the node's namespace."""
+        """Returns the words to put before a command so that it runs in the node's namespace."""
         return ("nsenter", f"--net=/run/netns/{self._space(name)}")
 
     async def block(self, pairs: Iterable[Pair], how: How) -> None:
@@ -98,7 +98,7 @@ class Namespaces:
                 await self._destroy(pairs)
 
     async def met(self, pairs: Iterable[Pair]) -> int:
-        """Counts the packets that blocked pairs met; two pairs with one counting node both have the count of either."""
+        """Counts the packets that blocked pairs dropped; two pairs with one counting node both have the sum."""
         counted = await self._counted({pair: self._blocked[pair] for pair in pairs if pair in self._blocked})
         return sum(self._cut[pair] + count - self._before[pair] for pair, count in counted.items())
 
@@ -113,9 +113,9 @@ class Namespaces:
         await self._rules("del", {pair: self._blocked.pop(pair) for pair in pairs})
 
     async def close(self) -> None:
-        """Removes all that was made, in part too."""
+        """Removes everything that was created, also after a failure."""
         for number, name in enumerate(self._names, 1):
-            with suppress(Refused):  # with its space it would go some time later
+            with suppress(Refused):  # it would be removed some time after its namespace
                 await _run("ip", "link", "delete", self._end(number))
             with suppress(Refused):
                 await _run("ip", "netns", "delete", self._space(name))
@@ -141,7 +141,7 @@ class Namespaces:
                 await self._shape_links(name)
 
     async def _shape_links(self, name: str) -> None:
-        """Shapes what leaves ``name``, for each other node by itself."""
+        """Shapes the packets that leave ``name``, for each other node separately."""
         others = {number: self.address(other) for number, other in enumerate(self._names, 1) if other != name}
         lines = shaping(self._shape, others)
         try:
@@ -173,7 +173,7 @@ class Namespaces:
                 self._cut[pair] += gone.count(f"{self.address(other)}:")
 
     async def _counted(self, pairs: Mapping[Pair, How]) -> dict[Pair, int]:
-        """Reads what the kernels of blocking nodes have dropped or refused since they were made."""
+        """Reads how many packets the blocking nodes' kernels have dropped or refused since the start."""
         counters = {
             pair: (pair[1], "InAddrErrors") if how == "hold" else (pair[0], "OutNoRoutes")
             for pair, how in pairs.items()
@@ -187,7 +187,7 @@ class Namespaces:
         return f"{self._mark}-{name}"
 
     def _end(self, number: int) -> str:
-        """Returns the link to the node of that number, on our side."""
+        """Returns the harness's end of the link to the node of that number."""
         return f"{self._mark}v{number}"
 
     @property
@@ -196,7 +196,7 @@ class Namespaces:
 
 
 def shaping(shape: Shape, addresses: Mapping[int, str]) -> list[str]:
-    """Returns lines for ``tc -batch``: a class of its own, by number, for what goes to each of ``addresses``."""
+    """Returns lines for ``tc -batch``: a class by number for the packets to each of ``addresses``."""
     rate = f"{int(shape.bytes_per_s * 8)}bit" if shape.bytes_per_s else "10gbit"
     lines = ["qdisc add dev eth0 root handle 1: htb"]
     for number, address in addresses.items():
@@ -215,7 +215,7 @@ def shaping(shape: Shape, addresses: Mapping[int, str]) -> list[str]:
 
 async def _run(*command: str, said: str = "") -> str:
     """Runs a command with ``said`` as its input, and returns its output. Raises ``Refused``."""
-    with TemporaryFile() as given:  # a pipe may be closed before it is written to
+    with TemporaryFile() as given:  # the command may close a pipe before it is written
         given.write(said.encode())
         given.seek(0)
         try:
@@ -247,7 +247,7 @@ async def _free_subnet() -> int:
 
 
 async def _sweep() -> None:
-    """Removes what processes have left that did not live to close it."""
+    """Removes namespaces that killed processes have left."""
     spaces = [line.split()[0] for line in (await _run("ip", "netns", "list")).splitlines() if line.strip()]
     links = [line.split()[1].rstrip(":") for line in (await _run("ip", "-o", "link", "show")).splitlines()]
     for name, delete in (*((each, "netns") for each in spaces), *((each, "link") for each in links)):

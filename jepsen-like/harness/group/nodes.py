@@ -1,7 +1,7 @@
-"""The nodes under test: real processes, each known to the others by its link alone, to the clients directly.
+"""The nodes under test: real processes; the other nodes reach each by its link only, clients reach it directly.
 
 Every stop or pause of a node has a reason. The node runs again when no reason is left, so that faults may overlap.  A
-node that ends by itself is noted, and started again after ``AGAIN_S``, as whatever runs a node would do.
+node that ends by itself is noted, and started again after ``AGAIN_S``, as an operator's supervisor would do.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ AGAIN_S = 1.0
 WATCH_S = 0.1
 GONE_POLL_S = 0.01
 START_S = 300.0
-"""As long as a busy machine may take: the start is not judged, only what follows."""
+"""Seconds that a busy machine may need; the start is not checked, only what follows."""
 PORT = 7701
-"""The port of every node, where each has an address of its own."""
+"""The port of every node, if each has an address of its own."""
 SPARE = "spare"
-"""The reason why a node that is no member yet is down."""
+"""The reason why a node that is not a member yet is down."""
 
 SETTINGS: Mapping[str, str | int | float] = {
     "segment_bytes": 1 << 20,
@@ -36,13 +36,13 @@ SETTINGS: Mapping[str, str | int | float] = {
     "checkpoint_period_s": 5.0,
     "scrub_period_s": 1.0,
 }
-"""Small, so that rolling, checkpoints, feeds from segments and looks for rot happen while a run lasts."""
+"""Small, so that rolling, checkpoints, feeds from segments and scrubs happen during a run."""
 
 
 class Group:
-    """n1 … nN under ``directory``, and spares behind them.  Everything on one event loop, started from its main thread.
+    """n1 … nN under ``directory``, and the spares after them.  All run on one event loop, started from its main thread.
 
-    ``member_urls``: where the members know each other; the last ``spares`` of all found nothing.
+    ``member_urls`` are the URLs in the members' list; the last ``spares`` nodes are no founders.
     """
 
     def __init__(
@@ -55,13 +55,13 @@ class Group:
         self.member_urls = dict(member_urls or self.urls)
         self.founders = self.names[: len(self.names) - spares]
         self.listed = list(self.founders)
-        """The members, as far as known."""
+        """The known members."""
         self.electable = list(self.founders)
-        """Those of them that have a vote."""
+        """The known members with a vote."""
         self.may_end: set[str] = set()
         """Nodes whose disk fails, which therefore may end by themselves."""
         self.gone: Callable[[str], None] = lambda name: None
-        """Called with each node whose process is gone, before it is started again."""
+        """Called with each node whose process has ended, before it is started again."""
         self._closed = False
         self._stopped: dict[str, set[str]] = {name: set() for name in self.names}
         for name in self.names[len(self.founders) :]:
@@ -79,13 +79,13 @@ class Group:
         return self.node(name).directory
 
     def used(self, name: str) -> bool:
-        """Says whether it has ever been started."""
+        """Says whether the node has ever been started."""
         return SPARE not in self._stopped[name]
 
     # Members.
 
     def are_members(self, listed: Iterable[str], electable: Iterable[str]) -> None:
-        """Lets faults meet these from now on; every node's next start names them, and itself."""
+        """Lets faults hit these members from now on; every node's next start names them, and itself."""
         self.listed, self.electable = list(listed), list(electable)
         for name in self.names:
             self._name_members(name, self.listed)
@@ -105,11 +105,11 @@ class Group:
             new.write_text(text)
             new.rename(path)  # the node may just be starting
 
-    # Life and death.
+    # Starts and stops.
 
     async def start(self, *, seconds: float = START_S) -> str:
-        """Starts the founders; the master's name once it takes appends on a majority.  Raises ``NodeEnded``, and
-        ``TimeoutError`` that says what each node said last."""
+        """Starts the founders; returns the master's name once it accepts appends on a majority.  Raises ``NodeEnded``,
+        and ``TimeoutError`` with each node's last output."""
         for name in self.founders:
             self._start(name)
         try:
@@ -120,15 +120,15 @@ class Group:
             words = "; ".join(f"{name}: {self.node(name).last_words() or 'nothing'}" for name in self.founders)
             raise TimeoutError(f"no master takes appends {seconds:.0f} s after the start: {words}") from None
 
-    async def stop(self, names: list[str], reason: str) -> list[str]:
-        """Kills all of them at once; they stay down while there is a reason. Returns those that were running. Returns
+    async def stop(self, names: list[str], reason: str, by: signal.Signals = signal.SIGKILL) -> list[str]:
+        """Ends all of them at once; they stay down while there is a reason. Returns those that were running. Returns
         when they are gone, which may take seconds where a disk is busy."""
         running = [name for name in names if self.running(name)]
         for name in names:
             self._stopped[name].add(reason)
             self._started.discard(name)
         for name in running:
-            self.node(name).send(signal.SIGKILL)
+            self.node(name).send(by)
         while any(self.running(name) for name in running):  # noqa: ASYNC110  what is waited for is another process's
             await asyncio.sleep(GONE_POLL_S)
         for name in running:
@@ -156,7 +156,7 @@ class Group:
                 self.node(name).send(signal.SIGCONT)
 
     def release(self) -> None:
-        """Drops all reasons that hold nodes down or still, but for spares that were never used."""
+        """Drops all reasons that keep nodes down or paused, but for spares that were never used."""
         for name in filter(self.used, self.names):
             self._paused[name].clear()
             self._stopped[name].clear()
@@ -166,7 +166,7 @@ class Group:
                 self._start(name)
 
     async def watch(self, told: Callable[[str, int, str], None]) -> None:
-        """Notes nodes that end by themselves, ``told`` of each, and starts them again; for ever."""
+        """Notes nodes that end by themselves, calls ``told`` for each, and starts them again, until cancelled."""
         while True:
             await asyncio.sleep(WATCH_S)
             for name in self.names:
@@ -205,8 +205,8 @@ async def make_group(
     spares: int = 0,
     shape: Shape = UNSHAPED,
 ) -> Group:
-    """Makes a group that is not started yet. ``between`` its nodes: ``proxies``, or ``namespaces``, networks of their
-    own; ``spares`` more are there to become members. Raises ``BadArgument``, ``Refused``."""
+    """Makes a group that is not started yet. ``between`` its nodes are ``proxies``, or ``namespaces``, their own
+    networks; ``spares`` more nodes may become members. Raises ``BadArgument``, ``Refused``."""
     making = _by_proxies if between == "proxies" else _in_namespaces
     base = free_base_port(2 * (nodes + spares))
     cluster = prepare(directory, network, nodes=nodes + spares, base_port=base, settings=settings)

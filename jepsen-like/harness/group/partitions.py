@@ -10,14 +10,14 @@ Pair = tuple[str, str]
 """A directed pair of nodes: from, to."""
 How = Literal["hold", "cut"]
 QUEUE_S = 0.4
-"""Seconds of data that wait before a narrow link; later data is dropped, or held back."""
+"""Seconds of data in the queue before a narrow link; later data is dropped, or held back."""
 QUEUE_BYTES_MIN = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The shape of every directed pair of nodes: bytes a second over all of its connections, and a delay. 0: as fast as
-    it goes."""
+    """The shape of every directed pair of nodes: bytes a second over all of its connections, and a delay. 0 means no
+    limit."""
 
     bytes_per_s: float = 0.0
     delay_s: float = 0.0
@@ -34,21 +34,21 @@ UNSHAPED = Shape()
 
 
 class Partitions(Protocol):
-    """The network between the nodes of one group; the harness itself reaches every node at any time."""
+    """The network between the nodes of one group; the harness itself can reach every node at any time."""
 
     async def block(self, pairs: Iterable[Pair], how: How) -> None:
-        """Lets nothing pass these pairs from now on. ``hold``: bytes go on when it is healed, as after lost packets;
-        ``cut``: connections end with an error, and new ones are refused."""
+        """Blocks these pairs from now on. With ``hold``, bytes continue when the pair is healed, as after lost packets;
+        with ``cut``, connections fail, and new ones are refused."""
         ...
 
     async def met(self, pairs: Iterable[Pair]) -> int:
-        """Counts how often something was kept back or cut since these were blocked last."""
+        """Counts the pieces or packets that were held back or cut since these pairs were last blocked."""
         ...
 
     async def heal(self, pairs: Iterable[Pair] | None = None, *, cut: bool = False) -> None:
-        """Unblocks these pairs, or all; with ``cut`` the held connections end with an error."""
+        """Unblocks these pairs, or all; with ``cut`` the held connections fail."""
         ...
 
     async def close(self) -> None:
-        """Removes all of it."""
+        """Removes the network."""
         ...

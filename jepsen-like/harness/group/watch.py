@@ -1,4 +1,4 @@
-"""The group seen from outside: each node's status, asked again and again, noted when it changes."""
+"""The group seen from outside: requests each node's status again and again, and notes changes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from vlsn.errors import VlsnLogError
 
 PERIOD_S = 0.1
 DURABLE_EACH_S = 1.0
-"""Seconds between two notes of a node's durable end where nothing else has changed."""
+"""Seconds between two notes of a node's durable end if nothing else has changed."""
 
 
 class Watch:
-    """Mastership as it was told: ``masters`` in the order in which they were first seen."""
+    """Reported masters: ``masters`` has them in the order of their first report."""
 
     def __init__(self, urls: Mapping[str, str], network: Network, recorder: Recorder) -> None:
         self.masters: list[tuple[int, str]] = []
         """(term, node)."""
         self.statuses: dict[str, dict[str, Any]] = {}
-        """The last answer of each node that answered its last question."""
+        """The last answer of each node that answered its last request."""
         self._urls = urls
         self._endpoints = Endpoints(network, list(urls.values()))
         self._recorder = recorder
@@ -32,7 +32,7 @@ class Watch:
 
     @property
     def master(self) -> str | None:
-        """The node that leads in the highest term, as far as seen; None when nobody says so now."""
+        """The node that leads in the highest reported term; None if no node reports that it leads."""
         leading = [
             (int(status.get("term") or 0), name)
             for name, status in self.statuses.items()
@@ -46,7 +46,7 @@ class Watch:
         return max(0, len(self.masters) - 1)
 
     async def run(self) -> None:
-        """Watches for ever."""
+        """Watches until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for name, url in self._urls.items():
                 tasks.create_task(self._ask(name, url))
@@ -78,12 +78,13 @@ class Watch:
                 "reason": str(document.get("reason") or ""),
                 "dtvlsn": int(document.get("dtvlsn") or 0),
                 "last": int((document.get("range") or {}).get("last") or 0),
+                "level": int(document.get("level") or 0) if document.get("log") is not None else 0,
             },
         )
 
     def _note(self, name: str, value: dict[str, Any]) -> None:
         now = self._recorder.now_s()
-        what = tuple(value.get(key) for key in ("state", "term", "master", "process", "reason"))
+        what = tuple(value.get(key) for key in ("state", "term", "master", "process", "reason", "level"))
         moved = value["state"] != "UNREACHABLE" and now - self._noted_s.get(name, 0.0) > DURABLE_EACH_S
         if self._noted.get(name) != what or moved:
             self._noted[name], self._noted_s[name] = what, now

@@ -1,4 +1,4 @@
-"""Two thousand native clients at once, each of which awaits its answers: no attack, only many."""
+"""Two thousand native clients at once, each of which awaits its answers: a load rather than an attack."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from vlsn.errors import VlsnLogError
 CLIENTS = 2_000
 TIMEOUT_S = 30.0
 LEAVE_S = 0.002
-"""Seconds between the leaving of two."""
+"""Seconds between two clients that leave."""
 SHARE_MIN = 0.1
-"""The share of the median that the client which got least must have."""
+"""The smallest share of the median that the worst served client must have."""
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class _Seen:
     waiting: int = CLIENTS
     """Clients that have had no answer yet."""
     counts: list[int] = field(default_factory=lambda: [0] * CLIENTS)
-    """Appends since all of them had had one."""
+    """Appends since each client has had its first answer."""
     errors: Counter[str] = field(default_factory=Counter)
 
 
@@ -49,7 +49,7 @@ async def _attack(scene: Scene) -> str:
 
 
 async def _client(scene: Scene, number: int, seen: _Seen) -> None:
-    """Appends once; when everybody has, appends until the time is over, each awaited before the next."""
+    """Appends once; when all clients have, appends until the time is over, each awaited before the next."""
     loop = asyncio.get_running_loop()
     async with connect(",".join(scene.cluster.urls), timeout_s=TIMEOUT_S) as log:
         try:

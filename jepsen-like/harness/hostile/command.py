@@ -1,4 +1,4 @@
-"""``python jepsen-like hostile``: its options, and what it says."""
+"""``python jepsen-like hostile``: its options and its output."""
 
 from __future__ import annotations
 
@@ -21,8 +21,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description = "kinds:\n" + "\n".join(f"  {kind.name:<16}{kind.says}" for kind in KINDS.values())
     parser.add_argument("--kind", action="append", choices=list(KINDS), help="one or more; default: all of them")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of an attack that can go on for ever")
-    parser.add_argument("--slack", type=float, default=1.0, help="how many times as long as allowed all may take")
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help="duration of an attack without an end of its own"
+    )
+    parser.add_argument(
+        "--slack", type=float, default=1.0, help="factor by which every time limit is raised, for a busy machine"
+    )
     parser.add_argument("--json", action="store_true", help="the rows as JSON, instead of the table")
 
 

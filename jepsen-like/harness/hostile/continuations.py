@@ -1,4 +1,4 @@
-"""One socket, one message, a million frames of a byte each."""
+"""Sends a million frames of a byte each, all of one message, over one socket after the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A replica whose files are tampered with: how it is stopped, asked and waited for."""
+"""A replica with damaged files: stops it, starts it, and waits for its state."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from vlsn.segments.directory import survey
 
 POLL_S = 0.1
 END_S = 60.0
-"""Seconds in which a node has ended that is to stop, or cannot start."""
+"""Seconds in which a node must end that is stopped, or cannot start."""
 HEAL_S = 60.0
-"""Seconds in which a node that was started follows, whole."""
+"""Seconds in which a started node must follow, with a whole log."""
 ROLLS = 3
 
 
@@ -36,19 +36,19 @@ class Victim:
     node: Node
     network: AiohttpNetwork
     started_at: int = 0
-    """The place in the node's log where its last start begins."""
+    """The offset in the node's log file at which its last start begins."""
 
     @property
     def directory(self) -> Path:
         return self.node.directory
 
     def sealed(self) -> list[tuple[Path, int]]:
-        """Returns the segments that another follows on, the oldest first, and where the log ends in each."""
+        """Returns the segments that another one follows, the oldest first, and the end of the log in each."""
         found = survey(PosixDisk(), str(self.directory))
         return [(Path(each.path), each.live_end) for each in found if each.live_end is not None]
 
     async def status(self) -> dict[str, Any]:
-        """Asks the node for its status; empty where it does not answer."""
+        """Asks the node for its status; empty without an answer."""
         try:
             response = await self.network.request("GET", f"{self.node.url}/v1/status", timeout_s=END_S)
         except VlsnLogError:
@@ -56,7 +56,7 @@ class Victim:
         return msgspec.json.decode(bytes(response.body), type=dict[str, Any])
 
     async def roll(self) -> None:
-        """Rolls until there are several segments, each with something of the watch's writers in it."""
+        """Rolls until there are several segments, each with entries of the watch's writers."""
         async with asyncio.timeout(HEAL_S):
             while len(self.sealed()) < ROLLS:
                 response = await order(self.network, self.node.url, "rotate", timeout_s=END_S)
@@ -72,13 +72,12 @@ class Victim:
         return self.directory / LOG_FILE
 
     def said(self) -> str:
-        """Returns all that it has logged since its last start. A line of another request may stand behind the one that
-        tells why it ends."""
+        """Returns all lines that the node has logged since its last start. A line of another request may follow the one
+        with the reason of its end."""
         return self.log.read_bytes()[self.started_at :].decode(errors="replace")
 
     async def stop(self) -> bool:
-        """Stops it by SIGTERM, and says whether it ended in time; kills it where it did not. Killed where it did
-        not."""
+        """Stops it by SIGTERM, and says whether it ended in time; otherwise kills it."""
         self.node.send(signal.SIGTERM)
         if await self.until(lambda: not self.node.running, END_S):
             return True
@@ -86,7 +85,7 @@ class Victim:
         return False
 
     async def follows(self) -> bool:
-        """Says whether it follows within ``HEAL_S``, with no damage that it knows of."""
+        """Says whether it follows within ``HEAL_S``, and knows of no damage."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + HEAL_S
         while loop.time() < deadline:
@@ -99,13 +98,13 @@ class Victim:
     async def until(self, holds: Callable[[], bool], seconds: float) -> bool:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        while not holds() and loop.time() < deadline:  # noqa: ASYNC110  what is waited for is another process's
+        while not holds() and loop.time() < deadline:  # noqa: ASYNC110  another process's state
             await asyncio.sleep(POLL_S)
         return holds()
 
 
 def on_a_victim(hurt: Callable[[Victim], Awaitable[str]]) -> Attack:
-    """Makes an attack: ``hurt`` meets the first replica."""
+    """Makes an attack: calls ``hurt`` with the first replica."""
 
     async def attack(scene: Scene) -> str:
         network = AiohttpNetwork()

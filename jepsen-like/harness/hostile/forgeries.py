@@ -1,4 +1,4 @@
-"""Votes, hellos, requests to stand and feeds, forged in the name of members and of nobody."""
+"""Forged votes, hellos, requests to stand and feeds, in the names of members and of unknown nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MADE_UP = 0xDEADBEEF
 
 
 async def _attack(scene: Scene) -> str:
-    """Copies a node's reports of the group, and sends them to each of the others."""
+    """Copies a node's reports of the group, and sends forgeries to each of the others."""
     network = AiohttpNetwork()
     answers = Counter[str]()
     loop = asyncio.get_running_loop()
@@ -47,7 +47,7 @@ async def _attack(scene: Scene) -> str:
 
 
 def _forgeries(scene: Scene, group: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
-    """Lists to whom, where and what: each member's name with its own incarnation and a made-up one."""
+    """Lists target, path and body of each forgery: each member's name with its own incarnation and a made-up one."""
     found: list[tuple[str, str, dict[str, Any]]] = []
     term = int(group["term"])
     senders = [(member["name"], int(member["incarnation"], 16)) for member in group["members"]]
@@ -69,7 +69,7 @@ def _forgeries(scene: Scene, group: dict[str, Any]) -> list[tuple[str, str, dict
 
 
 async def _sent(network: AiohttpNetwork, scene: Scene, to: str, path: str, body: dict[str, Any]) -> str:
-    """Sends a forgery and returns what came back, in one word."""
+    """Sends a forgery and returns the answer in one word."""
     try:
         if path == "feed":
             return await _feed(network, scene, to, body)

@@ -1,4 +1,4 @@
-"""Requests that never get to the end of their heads, a byte now and then."""
+"""Requests that never finish their heads, and send a byte now and then."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from harness.hostile.sockets import address
 
 CONNECTIONS = 1_000
 HEAD_S = 3.0
-"""Seconds for which the nodes wait for a head, by their settings."""
+"""Seconds for which the nodes wait for a head, by these settings."""
 LATE_S = 5.0
-"""Seconds by which its end may be seen later."""
+"""Seconds by which the end of a connection may be noticed later."""
 BYTE_S = 0.5
 _HALF = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
 
@@ -26,7 +26,7 @@ async def _attack(scene: Scene) -> str:
 
 
 async def _hold(url: str) -> float:
-    """Counts the seconds until the node ended it, or twice what it may take."""
+    """Returns the seconds until the node closed the connection, or twice the allowed time."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     with suppress(OSError):
@@ -37,7 +37,7 @@ async def _hold(url: str) -> float:
                 ended = asyncio.ensure_future(reader.read())
                 while not (await asyncio.wait([ended], timeout=BYTE_S))[0]:
                     writer.write(b"x")
-                await ended  # what a reset connection raised
+                await ended  # raises the error of a reset connection
             finally:
                 writer.close()
     return loop.time() - began

@@ -1,4 +1,4 @@
-"""More connections than a node takes, that say nothing."""
+"""Opens more silent connections than a node accepts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.hostile.sockets import address
 
 CONNECTIONS = 4_096
 AT_ONCE = 64
-"""Callers at once, each of which connects one after the other."""
+"""Callers at once, each of which opens one connection after the other."""
 CONNECT_S = 5.0
 
 
@@ -31,7 +31,7 @@ class _Silent(asyncio.Protocol):
 
 
 async def _keep_open(scene: Scene, count: int, until: float, seen: Counter[str]) -> None:
-    """Keeps so many connections; opens again what the node closes."""
+    """Keeps this number of connections, and opens again each that the node closes."""
     loop = asyncio.get_running_loop()
     held: list[tuple[asyncio.BaseTransport, _Silent]] = []
     while loop.time() < until:

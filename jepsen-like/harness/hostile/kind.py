@@ -1,4 +1,4 @@
-"""One kind of attack: its inputs, and the limits of its cost to the group."""
+"""One kind of attack: its parameters, and the limits of its cost to the group."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ ELECTION_TIMEOUT_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The cost that an attack may have; seconds as on a machine that has nothing else to do."""
+    """The cost that an attack may have; in seconds on a machine without other work."""
 
     p99_s: float = HEARTBEAT_S
     """The 99th percentile of ``/healthz``, on each node."""
     longest_s: float = ELECTION_TIMEOUT_S
-    """Its longest silence."""
+    """The longest silence of ``/healthz``."""
     append_p99_s: float = ELECTION_TIMEOUT_S
     same_lead: bool = True
     errors: int = 0
-    """Appends of well-behaved clients that fail."""
+    """The allowed number of failed appends of well-behaved clients."""
     nodes_up: bool = True
-    """Every node's process lives through it."""
+    """True if every node's process must survive."""
 
 
 @dataclass(slots=True)
 class Scene:
-    """A group that serves, and an attacker beside it."""
+    """A running group, and an attacker beside it."""
 
     cluster: Cluster
     master: str
@@ -39,7 +39,7 @@ class Scene:
     """The seconds of an attack that can go on for ever."""
     say: Callable[[str], None]
     found: list[str] = field(default_factory=list)
-    """Faults that the attack itself saw."""
+    """Faults that the attack itself found."""
 
     @property
     def master_url(self) -> str:
@@ -47,7 +47,7 @@ class Scene:
 
     @property
     def replicas(self) -> list[str]:
-        """The names of the others."""
+        """The names of the other nodes."""
         return [node.name for node in self.cluster.nodes if node.name != self.master]
 
     def url(self, name: str) -> str:
@@ -55,7 +55,7 @@ class Scene:
 
 
 Attack = Callable[[Scene], Awaitable[str]]
-"""Returns when it is over, with a few words on the requests that it sent."""
+"""Returns when it is over, with a short description of its requests."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Every kind there is, in the order in which they run."""
+"""Every kind, in the order in which they run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that leave in every state, for a set time: the memory and handles that a node keeps of them.
+"""Clients that leave in every state, for a set time: measures the memory and handles that a node keeps of them.
 
 With more seconds it is the soak: ``--kind leaving --seconds 1800``.  Half of the clients close, the others reset.
 """
@@ -20,17 +20,17 @@ from vlsn.limits import MIB
 
 AT_ONCE = 16
 LEAVES_S = 30.0
-"""Seconds after which a client leaves, however far it has come."""
+"""Seconds after which a client leaves, whatever state it has reached."""
 WARM = 20
-"""Clients of each state before memory is looked at first: pools, caches and the ring are full by then."""
+"""Clients of each state before memory is first measured: pools, caches and the ring are full by then."""
 REST_S = 5.0
-"""Seconds from the last client to the look at the node's remains."""
+"""Seconds from the last client to the last measurement."""
 SAY_S = 30.0
 MESSAGES = 48
 MESSAGE_BYTES = MIB // 4
 GROWS_MAX = 0.1
-"""The share by which a node's memory may have grown: from the first half of a long run to its second, by their medians,
-for one look meets whatever clients are there just then; of a short one from its beginning to its end."""
+"""The largest share by which a node's memory may grow. A long run compares the medians of its first and second half,
+since one measurement includes the clients of that moment; a short run compares its beginning with its end."""
 LOOKS_MIN = 8
 
 
@@ -39,7 +39,7 @@ class _Seen:
     left: Counter[str] = field(default_factory=Counter)
     """Clients by their states."""
     cut: Counter[str] = field(default_factory=Counter)
-    """Clients that did not come so far, by the error that they met."""
+    """Clients that did not reach their state, by the error that they got."""
 
 
 async def _attack(scene: Scene) -> str:
@@ -70,7 +70,7 @@ async def _attack(scene: Scene) -> str:
 
 
 async def _prepare(scene: Scene) -> None:
-    """Makes the destinations that ``states`` speaks of."""
+    """Makes the destinations that ``states`` uses."""
     async with connect(",".join(scene.cluster.urls)) as log:
         await log.destinations.put("none", prefix="nobody-", from_="start")
         await log.destinations.put("orders", prefix="left-", from_="start", ack_timeout_s=1.0, attempts_max=1_000)
@@ -97,7 +97,7 @@ async def _one_after_another(scene: Scene, seen: _Seen, states: Iterator[str]) -
 
 
 def _memory(scene: Scene) -> int:
-    """Returns the bytes that the master has to itself: no files that it has mapped, which are the system's cache."""
+    """Returns the bytes of the master's own memory, without files that it has mapped, which are the system's cache."""
     lines = Path(f"/proc/{scene.cluster.node(scene.master).pid}/status").read_text().splitlines()
     (kib,) = (line.split()[1] for line in lines if line.startswith("RssAnon:"))
     return int(kib) * 1024

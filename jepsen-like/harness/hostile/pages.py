@@ -1,4 +1,5 @@
-"""A page in somebody's browser: appends, admin calls and votes by another name, from another origin, as plain text."""
+"""A page in a browser: sends appends, admin calls and votes with another host name, from another origin, as plain
+text."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ async def _attack(scene: Scene) -> str:
         while asyncio.get_running_loop().time() < until:
             name, (method, path, headers, body), (foreign, status) = next(sent)
             if not foreign and headers is not PLAIN:
-                continue  # that is what everybody sends
+                continue  # the header is the usual one
             url = f"{scene.url(name)}{path}"
             response = await network.request(
                 method, url, headers={**headers, **foreign}, body=body, timeout_s=TIMEOUT_S

@@ -1,4 +1,4 @@
-"""Two hundred sockets that send nothing but pings."""
+"""Two hundred sockets that send only pings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""No file where a stopped replica's files were: it says so, and goes on when the file is back."""
+"""Replaces files of a stopped replica by things that are no files: it reports the path, and starts once they are
+back."""
 
 from __future__ import annotations
 

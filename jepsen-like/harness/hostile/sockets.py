@@ -1,4 +1,4 @@
-"""Raw connections and frames of WebSockets, as no client library sends them."""
+"""Raw connections and WebSocket frames, as no client library sends them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def frame(opcode: int, payload: bytes, *, fin: bool = True) -> bytes:
 
 @asynccontextmanager
 async def upgraded(url: str, path: str) -> AsyncIterator[Upgraded]:
-    """Opens a WebSocket. Raises ``ConnectionError``, also where the upgrade is refused, and ``TimeoutError``."""
+    """Opens a WebSocket. Raises ``ConnectionError``, also if the upgrade is refused, and ``TimeoutError``."""
     host, port = address(url)
     async with asyncio.timeout(UPGRADE_S):
         reader, writer = await asyncio.open_connection(host, port)
@@ -49,8 +49,7 @@ async def upgraded(url: str, path: str) -> AsyncIterator[Upgraded]:
 
 
 class Upgraded:
-    """A WebSocket that is sent to as fast as it is read. It drops what comes, as far as that does not say why it
-    ended."""
+    """A WebSocket that sends as fast as the node reads. It drops received bytes, except the reason of a close."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -58,10 +57,10 @@ class Upgraded:
         self._last = b""
         self._dropping = asyncio.create_task(self._drop())
         self.sent = 0
-        """Bytes."""
+        """Bytes sent."""
 
     async def send(self, one: bytes, times: int, *, until: float) -> bool:
-        """Says whether all was sent: not once the other side ends, nor past ``until`` (loop time)."""
+        """Says whether all was sent; false once the other side closes, or after ``until`` (loop time)."""
         loop = asyncio.get_running_loop()
         at_once = max(1, _BYTES_AT_ONCE // len(one))
         piece = one * at_once
@@ -81,7 +80,7 @@ class Upgraded:
         return times <= 0
 
     async def ended(self, until: float) -> str:
-        """Says how the other side has ended it: the close code, ``cut off``, or ``still open``."""
+        """Says how the other side has closed it: the close code, ``cut off``, or ``still open``."""
         loop = asyncio.get_running_loop()
         await asyncio.wait([self._dropping], timeout=max(0.0, until - loop.time()))
         if not self._dropping.done():

@@ -1,7 +1,7 @@
-"""Every state in which a client can leave a node, one function each: it comes as far as that, and there it stands.
+"""Every state in which a client can leave a node, one function each: it brings a connection into the state, and stops.
 
-The node has a destination ``orders`` with messages that are more than a socket holds, and one that is called ``none``,
-of which nothing is a message.
+The node has a destination ``orders``, whose messages do not fit a socket's buffer, and a destination ``none`` without
+messages.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ GET = "GET {} HTTP/1.1\r\nHost: localhost\r\n\r\n"
 POST = "POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {}\r\nContent-Length: {}\r\n\r\n"
 CONSUME = "/v1/destinations/{}/consume?max=100"
 FAR = 10**9
-"""A VLSN that is not there."""
+"""A VLSN past the log's end."""
 STILL_S = 0.05
-"""Seconds without another byte after which a client that reads nothing has all that its socket takes."""
+"""Seconds without another byte after which a socket's buffer is full, if its client reads nothing."""
 _RESET = struct.pack("ii", 1, 0)
 _names = itertools.count()
 
 
 class Client:
-    """A connection by hand, to the node at ``url``."""
+    """A hand-made connection to the node at ``url``."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -57,7 +57,7 @@ class Client:
         return await self._loop.sock_recv(self._socket, 65_536)
 
     async def head(self) -> bytes:
-        """Returns the head of an answer, and what came behind it. Raises ``ConnectionError``."""
+        """Returns the head of an answer, and the bytes after it. Raises ``ConnectionError``."""
         came = b""
         while b"\r\n\r\n" not in came:
             more = await self.receive()
@@ -67,7 +67,7 @@ class Client:
         return came
 
     async def upgrade(self, path: str) -> None:
-        """Raises ``ConnectionError``, also where it is refused."""
+        """Upgrades to a WebSocket. Raises ``ConnectionError``, also if it is refused."""
         await self.send(UPGRADE.format(path=path, host="localhost").encode())
         head = await self.head()
         if not head.startswith(b"HTTP/1.1 101 "):
@@ -78,7 +78,7 @@ class Client:
             pass
 
     async def until_full(self) -> None:
-        """Reads nothing, and waits until no more comes."""
+        """Reads nothing, and waits until no more bytes arrive."""
         before = -1
         while (waiting := self._unread()) != before:
             before = waiting

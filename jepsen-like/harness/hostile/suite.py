@@ -1,6 +1,6 @@
-"""A kind against a group, and the verdict on its cost.
+"""Runs a kind against a group, and checks its cost.
 
-three nodes serve ─► watched ─► the attack ─► who is asked still answers ─► all that was acknowledged is there
+three nodes serve ─► watched ─► the attack ─► nodes still answer ─► all acknowledged entries are in the log
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vlsn.errors import VlsnLogError
 
 NODES = 3
 SERVES_S = 120.0
-"""Seconds in which a group starts, and has its whole log everywhere after the attack."""
+"""Seconds in which a group must start, and have its whole log on every node after the attack."""
 SETTINGS: dict[str, str | int | float] = {"segment_bytes": 4 << 20}
 
 
@@ -37,7 +37,7 @@ class Row:
     acknowledged: int = 0
     append_p99_ms: float = 0.0
     found: list[str] = field(default_factory=list)
-    """Faults; none where the kind holds."""
+    """Faults; empty if the kind holds."""
 
     @property
     def holds(self) -> bool:
@@ -50,7 +50,7 @@ class Row:
 async def run_kind(
     kind: Kind, directory: Path, *, seconds: float, slack: float = 1.0, say: Callable[[str], None] = lambda _: None
 ) -> Row:
-    """Runs one kind; everything may take ``slack`` times as long as its limits say."""
+    """Runs one kind; everything may take ``slack`` times its limits."""
     row = Row(kind.name)
     network = AiohttpNetwork()
     try:
@@ -106,7 +106,7 @@ def _tell(row: Row, watched: Watched) -> None:
 
 
 def judge(watched: Watched, limits: Limits) -> list[str]:
-    """Lists the ``limits`` that were passed."""
+    """Lists the ``limits`` that were exceeded."""
     found = []
     for name, each in watched.answers.items():
         if each.p99_s > limits.p99_s:
@@ -128,7 +128,7 @@ def judge(watched: Watched, limits: Limits) -> list[str]:
 
 
 async def _lost(cluster: Cluster, watched: Watched) -> list[str]:
-    """Lists what was acknowledged and is not there, once the group has come to rest."""
+    """Lists acknowledged entries that are missing, once the group is at rest."""
     held: dict[int, bytes] = {}
     try:
         async with asyncio.timeout(SERVES_S), connect(",".join(cluster.urls)) as log:

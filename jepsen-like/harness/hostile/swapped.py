@@ -1,5 +1,5 @@
-"""A segment that is taken from under a running replica, a FIFO in its place. Readers that have the old file open read
-on, others get an error of damage. Nothing waits; the node ends on SIGTERM, and follows again when the file is back."""
+"""Replaces a segment of a running replica by a FIFO. Readers with the old file open continue, others get the error of
+damage. Nothing hangs; the node ends on SIGTERM, and follows again once the file is back."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def _swapped(victim: Victim) -> str:
 
 
 async def _says_so(victim: Victim) -> bool:
-    """Waits until the scrub, or a reader, meets it."""
+    """Waits until the scrub or a reader finds it."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + HEAL_S
     while loop.time() < deadline:

@@ -1,4 +1,4 @@
-"""The rows as a table."""
+"""Formats the rows as a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _HEAD = ("kind", "/healthz p99 / longest, ms", "lead", "appends", "p99, ms", "ve
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    """Formats aligned lines, each kind's under its name; what was sent and found stands below."""
+    """Formats aligned lines, one group for each kind, with what was sent and found below it."""
     cells = [_HEAD] + [_cells(row) for row in rows]
     lines = []
     for number, line in enumerate(aligned(list(zip(*cells, strict=True)))):

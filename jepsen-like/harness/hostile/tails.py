@@ -1,4 +1,4 @@
-"""Tails, as many as a node takes, all on one replica: each reads the whole log, then follows it."""
+"""As many tails as a node accepts, all on one replica: each reads the whole log, then follows it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def _write(log: Client, until: float) -> int:
         try:
             await log.append(_VALUE)
         except VlsnLogError:
-            continue  # the watch's writers are those that must not fail
+            continue  # only the watch's writers must not fail
         count += 1
     return count
 
@@ -58,7 +58,7 @@ class _Counts(asyncio.Protocol):
 
 
 async def _tail(url: str, until: float) -> int:
-    """Counts the bytes that a tail reads; one that is cut off begins again."""
+    """Counts the bytes that a tail reads; a tail that is cut off begins again."""
     loop = asyncio.get_running_loop()
     read = 0
     while loop.time() < until:

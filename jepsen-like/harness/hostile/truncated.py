@@ -1,4 +1,4 @@
-"""A sealed segment of a stopped replica, cut short: the node mends it from its peers, and nobody need come."""
+"""Cuts a sealed segment of a stopped replica short: the node mends it from its peers, without an operator."""
 
 from __future__ import annotations
 

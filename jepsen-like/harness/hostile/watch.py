@@ -1,11 +1,11 @@
-"""The life of well-behaved clients while a group is attacked, seen from a process of its own.
+"""Well-behaved clients in a process of their own, which measure the group during an attack.
 
     each node:  GET /healthz every 20 ms, each on a new connection, as a health check does
-    writers:    plain clients, an append after the other
-    status:     who leads
+    writers:    plain clients, one append after the other
+    status:     the master
 
-A probe that is not answered holds back those after it, so the time that they would have waited is counted too: one
-silence of a second is fifty probes of 1.00, 0.98, 0.96 … s.
+A probe without an answer holds back later probes, so the time that they would have waited is included: one silence of
+a second is fifty probes of 1.00, 0.98, 0.96 … s.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Answers:
 
 @dataclass(slots=True)
 class Watched:
-    """All that was seen."""
+    """All measurements."""
 
     answers: dict[str, Answers] = field(default_factory=dict)
     acknowledged: dict[int, bytes] = field(default_factory=dict)
@@ -82,14 +82,14 @@ def percentile(values: list[float], share: float) -> float:
 
 
 class Watching:
-    """A watch under way."""
+    """A running watch."""
 
     def __init__(self, end: Connection) -> None:
         self._end = end
         self._watched: Watched | None = None
 
     def stop(self) -> Watched:
-        """Returns what it has seen, once its last append is answered."""
+        """Returns the measurements, once its last append is answered."""
         if self._watched is None:
             self._end.send(None)
             if not self._end.poll(END_S):
@@ -100,7 +100,7 @@ class Watching:
 
 @contextmanager
 def watching(urls: dict[str, str]) -> Iterator[Watching]:
-    """Watches the nodes at ``urls``; on entry each has answered, and each writer has appended."""
+    """Watches the nodes at ``urls``; on entry each node has answered, and each writer has appended."""
     context = get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_run, args=(urls, theirs), daemon=True)
@@ -149,7 +149,7 @@ async def _probe(url: str, answers: Answers, begun: asyncio.Event, stop: asyncio
         try:
             async with asyncio.timeout(PROBE_S_MAX):
                 answered = await _healthy(host, int(port))
-        except OSError:  # a TimeoutError is one
+        except OSError:  # also a TimeoutError
             answered = False
         took = loop.time() - began
         answers.add(took)

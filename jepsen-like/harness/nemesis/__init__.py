@@ -1,1 +1,1 @@
-"""Faults: planned from a seed, struck against the running group, and ended again."""
+"""Faults: planned from a seed, applied to the running group, and ended again."""

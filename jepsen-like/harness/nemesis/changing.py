@@ -1,12 +1,12 @@
-"""Members that come, go and come back under other faults: one step at a time, each to its end.
+"""Members that join, leave and return under other faults: one step at a time, each to its end.
 
-who is a member now? ─► draw a step ─► the node is there ─► order it until it is done ─► who is a member now?
+present members ─► draw a step ─► the node is ready ─► repeat the order until it is done ─► present members
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Final
 
@@ -21,12 +21,12 @@ from repl.web.types import Network
 
 SPARES: Final = 2
 PATIENCE_S: Final = 20.0
-"""Seconds beyond its strike that a step may take: nodes start meanwhile, and other faults hold it up."""
+"""Seconds beyond its planned time that a step may take: nodes start meanwhile, and other faults delay it."""
 POLL_S: Final = 0.1
 
 
 class Changing:
-    """The changes of one run. ``stay``: members that are never removed, and the only ones that are wiped."""
+    """The changes of one run. ``stay`` are members that are never removed, and the only ones that are wiped."""
 
     def __init__(self, group: Group, network: Network, recorder: Recorder, *, stay: Sequence[str]) -> None:
         self._group = group
@@ -34,18 +34,18 @@ class Changing:
         self._recorder = recorder
         self._stay = stay
         self._loose: set[str] = set()
-        """Members whose unanswered change may still take effect."""
+        """Members whose change had no answer, and may still take effect."""
         self._busy = False
         self.went: dict[int, str] = {}
-        """The change that each strike came to, by its number."""
+        """The change that each strike became, by its number."""
 
     def begin(self) -> None:
-        """Notes whom the group begins with."""
+        """Notes the members at the start."""
         self._note("founded", {"members": self._group.listed, "electable": self._group.electable})
 
     async def strike(self, strike: Strike, number: int, chance: Random, now: dict[int, str]) -> bool:
-        """Notes its beginning and its end; whether the members were changed.  Nothing happens while another step is not
-        through."""
+        """Notes the beginning and the end of a step; returns whether the members changed.  Does nothing while another
+        step is under way."""
         if self._busy:
             return False
         self._busy = True
@@ -72,25 +72,37 @@ class Changing:
         if step is None:
             return False
         now[number] = f"members {step}"
+        return (await self._through(step, before, strike.lasts_s, number, until_s)).done
+
+    async def take(self, step: Step, number: int, seconds: float, holds: Callable[[Listed], bool]) -> bool:
+        """Takes one step at once, noted as those of strikes are. Returns true once it is done and the members are such
+        that ``holds``, false if that is not so after ``seconds``."""
+        until_s = asyncio.get_running_loop().time() + seconds
+        before = await self._membership.settled(until_s)
+        if before is None or not (await self._through(step, before, 0.0, number, until_s)).done:
+            return False
+        return await self._membership.settled(until_s, holds) is not None
+
+    async def _through(self, step: Step, before: Listed, lasts_s: float, number: int, until_s: float) -> Ordered:
         self.went[number] = "secondary" if step.secondary else step.change
         told = {"change": step.change, "name": step.name, "nodes": [step.name], "way": self.went[number]}
         self._note("begin", {"id": number, **told, "step": str(step), **_members(before)}, kind="nemesis")
-        ordered = await self._do(step, before, strike, number, until_s)
-        after = await self._membership.settled(loop.time() + PATIENCE_S)
+        ordered = await self._do(step, before, lasts_s, number, until_s)
+        after = await self._membership.settled(asyncio.get_running_loop().time() + PATIENCE_S)
         if ordered.unknown:
             self._loose.add(step.name)
         ending = {"id": number, "struck": ordered.done, **told, "unknown": ordered.unknown, "why": ordered.why}
         self._note("end", {**ending, **(_members(after) if after is not None else {})}, kind="nemesis")
-        return ordered.done
+        return ordered
 
-    async def _do(self, step: Step, before: Listed, strike: Strike, number: int, until_s: float) -> Ordered:
+    async def _do(self, step: Step, before: Listed, lasts_s: float, number: int, until_s: float) -> Ordered:
         reason = f"members {number}"
         group, loop = self._group, asyncio.get_running_loop()
         if step.fresh and group.used(step.name):
             await group.stop([step.name], reason)
             disk.wipe(group.directory(step.name))
             if step.change == "readmit":
-                await asyncio.sleep(strike.lasts_s)
+                await asyncio.sleep(lasts_s)
             group.start_again([step.name], reason)
         if step.change == "readmit":
             seen = await self._membership.settled(until_s, lambda listed: step.done(before, listed))
@@ -102,7 +114,7 @@ class Changing:
         return await self._membership.order(step, before, until_s)
 
     async def at_rest(self, seconds: float) -> Listed | None:
-        """Returns the members in the end, nobody joining any more, noted; None where nobody says so."""
+        """Returns and notes the members at the end, once none is joining; None if no node reports them."""
         until_s = asyncio.get_running_loop().time() + seconds
         listed = await self._membership.settled(until_s, lambda listed: not listed.joining)
         if listed is not None:

@@ -1,6 +1,6 @@
 """Clocks that jump, by libfaketime: each node reads its own offset from a file.
 
-Only the wall clock is moved; a monotonic one does not jump on a real machine either.
+Only the wall clock is changed; a monotonic clock does not jump on a real machine either.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Faults of a disk: gone, bits flipped, calls that fail.
+"""Disk faults: lost files, flipped bits, failing calls.
 
-All of a run's disk faults meet one minority of the nodes, drawn from the seed: the disks of a majority stay whole.
+All of a run's disk faults hit one minority of the nodes, drawn from the seed: the disks of a majority stay whole.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ WAIT_S = 10.0
 
 
 def minority(names: list[str], chance: Random) -> list[str]:
-    """Returns the nodes whose disks may be hurt."""
+    """Returns the nodes whose disks may be damaged."""
     return chance.sample(names, (len(names) - 1) // 2)
 
 
 def wipe(directory: Path) -> bool:
-    """Removes what a stopped node has written; whether there was anything of its log."""
+    """Removes the files of a stopped node; returns whether it had anything of a log."""
     segments = list(directory.glob("*.vlog"))
     for each in directory.iterdir():
         if each.name in KEPT:
@@ -38,12 +38,12 @@ def wipe(directory: Path) -> bool:
 
 
 def first_segment(directory: Path) -> str:
-    """Returns the name of the first segment, "" where there is none."""
+    """Returns the name of the first segment, "" without one."""
     return min((path.name for path in directory.glob("*.vlog")), default="")
 
 
 def flip_bit(directory: Path, chance: Random) -> str:
-    """Flips one bit of the written bytes of one segment. Returns its place, or "" when nothing is written."""
+    """Flips one bit of the written bytes of one segment. Returns its position, or "" if nothing is written."""
     segments = sorted(directory.glob("*.vlog"))
     for path in chance.sample(segments, len(segments)):
         with path.open("r+b") as file:
@@ -60,7 +60,7 @@ def flip_bit(directory: Path, chance: Random) -> str:
 
 
 class FailingCalls:
-    """EIO from a running node's ``fdatasync``, by strace.  Raises ``OSError`` where strace is missing."""
+    """Makes a running node's ``fdatasync`` fail with EIO, by strace.  Raises ``OSError`` if strace is missing."""
 
     def __init__(self, pid: int, trace: Path, when: str) -> None:
         self._pid = pid
@@ -76,7 +76,7 @@ class FailingCalls:
         )
 
     async def end(self) -> int:
-        """Calls that failed."""
+        """Ends the fault, and returns the number of failed calls."""
         tracer = self._tracer
         if tracer is not None and tracer.returncode is None:
             tracer.send_signal(signal.SIGINT)
@@ -92,7 +92,7 @@ class FailingCalls:
 
 
 def may_trace() -> bool:
-    """Says whether strace is here and allowed to trace."""
+    """Says whether strace is installed and allowed to trace."""
     if shutil.which("strace") is None:
         return False
     return subprocess.run(["strace", "-o", "/dev/null", "true"], capture_output=True, check=False).returncode == 0

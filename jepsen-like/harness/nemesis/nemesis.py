@@ -1,8 +1,8 @@
-"""Strikes faults as planned, notes each beginning and end in the history, and counts those that struck.
+"""Applies faults as planned, notes each beginning and end in the history, and counts those that had an effect.
 
-A fault *struck* when it met what it is about: a kill or pause a running process, a kill behind a cleaning one that had
-just removed a segment, a partition something that it kept back or cut, a clock a process that reads it, a disk data or
-a call, a transfer a master that handed over, a change of the members a list that shows it.  Only those count.
+A fault *struck* if it had its effect.  A kill or pause met a running process, a kill after a cleaning one that had just
+removed a segment.  A partition held back or cut something; a clock was read by its process.  A disk fault met data or a
+call; a transfer moved the leadership; a change of the members is in the list.  Only these are counted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from vlsn.errors import VlsnLogError
 TRANSFER_S = 15.0
 AGAIN_S = 0.2
 LOOK_S = 0.002
-"""Seconds between two looks for a segment that is gone."""
+"""Seconds between two checks for a removed segment."""
 DOWN_S = 2.0
 
 
@@ -39,9 +39,9 @@ class Nemesis:
     ) -> None:
         self.struck: Counter[str] = Counter()
         self.ways: Counter[str] = Counter()
-        """Struck, by kind and way: ``kill master``."""
+        """Faults with an effect, by kind and way: ``kill master``."""
         self.now: dict[int, str] = {}
-        """Strikes under way, in a few words."""
+        """Short descriptions of the faults under way."""
         self._group = group
         self._watch = watch
         self._network = network
@@ -49,12 +49,12 @@ class Nemesis:
         self._fragile = list(fragile)
         self._number = 0
         self._parting = asyncio.Lock()
-        """Partitions come one at a time. A second one would take over the first one's pairs and their counts, and the
-        first would heal them. They are planned so, but on a busy machine one lasts as long as it likes."""
+        """Held during a partition, since a second one would take over the first one's pairs and their counts, and the
+        first would heal them. The plan has no overlap, but on a busy machine a partition may last longer."""
         self.changing = Changing(group, network, recorder, stay=self._fragile)
 
     async def run(self, strikes: Sequence[Strike]) -> None:
-        """Returns when the last of them has ended.  A cancel leaves what is under way to ``Group.release``."""
+        """Returns once the last fault has ended.  After a cancel ``Group.release`` ends the faults under way."""
         began = self._recorder.now_s()
         async with asyncio.TaskGroup() as tasks:
             for strike in strikes:
@@ -100,7 +100,7 @@ class Nemesis:
         return self._ends(strike, number, bool(hit))
 
     async def _cleaning(self, strike: Strike, number: int, nodes: list[str], chance: Random) -> bool:
-        """Kills a node as soon as it has removed a segment; waits for that as long as the strike is to last."""
+        """Kills a node as soon as it has removed a segment; waits for that as long as the strike may last."""
         (name,) = nodes
         loop = asyncio.get_running_loop()
         until_s = loop.time() + strike.lasts_s
@@ -147,7 +147,7 @@ class Nemesis:
         await asyncio.sleep(strike.lasts_s)
         pids = self._group.pids()
         struck = any(clock.moved(pids.get(name)) for name in nodes)
-        if chance.random() < 0.7:  # else it stays wrong
+        if chance.random() < 0.7:  # otherwise it stays wrong
             for name in nodes:
                 clock.set_offset(self._group.directory(name), 0.0)
         return self._ends(strike, number, struck)
@@ -173,8 +173,8 @@ class Nemesis:
         return self._ends(strike, number, struck, where=where)
 
     async def _transfer(self, strike: Strike, number: int, nodes: list[str], chance: Random) -> bool:
-        """Tells the master to hand over, again and again, until somebody has done it or the strike is over. It may be
-        struck by others meanwhile."""
+        """Orders the master to transfer leadership, again and again, until one has done it or the strike is over. Other
+        faults may hit the master meanwhile."""
         loop, status = asyncio.get_running_loop(), 0
         until_s = loop.time() + strike.lasts_s
         while self._watch.master is None and loop.time() < until_s:  # noqa: ASYNC110  the watch sees it
@@ -188,7 +188,7 @@ class Nemesis:
         return self._ends(strike, number, status == 200, status=status)
 
     async def _handed_over(self, master: str, way: str, chance: Random) -> int:
-        """Orders a hand-over and returns the answer's status, 0 where there was none."""
+        """Orders a transfer and returns the answer's status, 0 without an answer."""
         others = [name for name in self._group.electable if name != master]
         heir = f"?to={chance.choice(others)}" if way == "named" else ""
         try:
@@ -213,7 +213,7 @@ class Nemesis:
 
 
 def _sides(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Returns whom a partition is about: those that lose most; both, where none does."""
+    """Returns the nodes of a partition: those with the most blocked pairs; both sides if all have equally many."""
     lost = Counter(name for pair in pairs for name in pair)
     most = max(lost.values())
     return sorted(name for name, count in lost.items() if count == most)

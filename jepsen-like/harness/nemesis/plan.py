@@ -1,7 +1,8 @@
 """The plan of a run's faults, from a seed.
 
-Each asked kind strikes again and again on its own, so that kinds overlap; the first time within the first interval. The
-nodes that a fault meets are drawn from its own number when it strikes, since they depend on the leader of then.  Pure.
+Each requested kind strikes again and again, independently of other kinds, so that kinds overlap; the first strike is
+within the first interval. The nodes are drawn at the strike, from its own number, since they depend on the leader then.
+Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final
 INTERVAL_S: Final = 10.0
 """Seconds on average between two strikes of one kind, in runs that are long enough."""
 SHORT_PARTS: Final = 3
-"""A shorter run is divided by this."""
+"""In a shorter run the interval is its duration divided by this number."""
 LASTS_S_MIN: Final = 0.4
 
 WAYS: Final[Mapping[str, Sequence[str]]] = {
@@ -32,7 +33,7 @@ KINDS: Final = tuple(WAYS)
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """One fault: from ``at_s`` for ``lasts_s``; ``way`` is what it does of its kind, ``draw`` its own chance."""
+    """One fault: from ``at_s`` for ``lasts_s``; ``way`` is its variant, ``draw`` its own random number."""
 
     at_s: float
     lasts_s: float
@@ -49,8 +50,8 @@ def plan(
     interval_s: float | None = None,
     ways: Mapping[str, Sequence[str]] = WAYS,
 ) -> list[Strike]:
-    """Strikes in the order of their beginnings; all end before ``seconds``.  ``interval_s``: on average between two of
-    a kind; by default ``INTERVAL_S``, less in runs shorter than a few of them."""
+    """Plans strikes in the order of their beginnings; all end before ``seconds``.  ``interval_s`` is the average time
+    between two of a kind; by default ``INTERVAL_S``, less in short runs."""
     strikes = []
     interval = interval_s or min(INTERVAL_S, seconds / SHORT_PARTS)
     for kind in kinds:
@@ -59,7 +60,7 @@ def plan(
         left: list[str] = []
         while at + LASTS_S_MIN < seconds:
             lasts = max(LASTS_S_MIN, interval * chance.uniform(0.1, 0.7))
-            if not left:  # every way once before any comes again
+            if not left:  # every way occurs once before any repeats
                 left = chance.sample(list(ways[kind]), len(ways[kind]))
             strikes.append(Strike(at, min(lasts, seconds - at), kind, left.pop(), chance.getrandbits(32)))
             at += lasts + interval * chance.uniform(0.2, 1.0)

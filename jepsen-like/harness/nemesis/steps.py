@@ -1,9 +1,9 @@
-"""The next change of the members, from a way of the plan and the present members. Pure. Pure.
+"""Draws the next change of the members from a way of the plan and the present members. Pure.
 
     3 founders, 2 spares      add n5 ─► secondary n4 ─► promote n4 ─► remove n2 ─► readmit n3, wiped ─► add n2 …
 
-The group never has fewer votes than founders, so that a minority of the founders is one of the group, too.  Those whose
-disks other faults strike stay members: it is of them that one is wiped and admitted again.
+The group never has fewer votes than founders, so that a minority of the founders is a minority of the group.  Nodes
+whose disks other faults may hit stay members; one of these is wiped and admitted again.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ INSTEAD: Final[Mapping[str, Sequence[str]]] = {
     "remove": ("remove", "add"),
     "readmit": ("readmit",),
 }
-"""The ways that are taken where a way cannot be gone."""
+"""Other ways to try if a way is impossible."""
 FRESH: Final = 0.5
-"""The share of members that come back without their log."""
+"""The share of members that return without their log."""
 
 
 def draw(
@@ -36,8 +36,8 @@ def draw(
     keep: Collection[str],
     chance: Random,
 ) -> Step | None:
-    """Draws the next step, None where nothing can be done. ``names``: members and spares; ``stay``: members always;
-    ``keep``: nodes that have, or may have, a log that the group counts on: not to be wiped before they are added."""
+    """Draws the next step, or None if no step is possible. ``names`` are members and spares; ``stay`` are members
+    always; ``keep`` are nodes that may have a log that the group needs, so they are not wiped before they are added."""
     spares = [name for name in names if name not in listed.members]
     secondaries = [name for name in listed.members if name not in listed.electable | listed.joining]
     may_go = [

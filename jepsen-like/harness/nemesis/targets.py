@@ -8,7 +8,7 @@ Pair = tuple[str, str]
 
 
 def nodes_hit(way: str, names: list[str], running: list[str], master: str | None, chance: Random) -> list[str]:
-    """Chooses nodes; ``one`` is one that is ``running``, while any is; ``master`` too, while nobody leads."""
+    """Chooses nodes. ``one`` is one of ``running``, if any is; ``master`` is, too, while no node leads."""
     few = (len(names) - 1) // 2
     match way:
         case "master" if master is not None:
@@ -25,10 +25,10 @@ def nodes_hit(way: str, names: list[str], running: list[str], master: str | None
 
 
 def pairs_hit(way: str, names: list[str], master: str | None, chance: Random) -> list[Pair]:
-    """Lists directed pairs (from, to) that nothing passes.
+    """Lists the directed pairs (from, to) to block.
 
-    ``halves`` parts a majority from the rest; in a ``ring`` each node has a majority, and no two the same one;
-    ``one-way`` loses one direction of one pair; ``deaf``: nothing reaches the master, ``mute``: nothing comes from it.
+    ``halves`` separates a majority from the rest; in a ``ring`` each node has a majority, and no two the same one.
+    ``one-way`` blocks one direction of one pair; ``deaf`` blocks all bytes to the master, ``mute`` all from it.
     """
     leader = master if master is not None else chance.choice(names)
     match way:
@@ -51,7 +51,7 @@ def pairs_hit(way: str, names: list[str], master: str | None, chance: Random) ->
 
 
 def apart(some: list[str], names: list[str]) -> list[Pair]:
-    """Lists both directions between ``some`` and the others."""
+    """Lists the pairs in both directions between ``some`` and the others."""
     others = [name for name in names if name not in some]
     return [pair for one in some for other in others for pair in ((one, other), (other, one))]
 
@@ -59,7 +59,7 @@ def apart(some: list[str], names: list[str]) -> list[Pair]:
 def _ring(order: list[str]) -> list[Pair]:
     """Cuts a ring: each node reaches as many neighbours on either side as make a majority with itself."""
     size = len(order)
-    reach = (size // 2 + 1) // 2  # 3 nodes: 1 on either side would be all, so one of the three links is cut
+    reach = (size // 2 + 1) // 2  # with 3 nodes, 1 on either side would be all, so one of the three links is cut
     if size == 3:
         return apart([order[0]], [order[0], order[1]])
     return [

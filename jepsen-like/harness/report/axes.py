@@ -1,4 +1,4 @@
-"""The places on the timeline: one axis of time, rows below each other."""
+"""Positions on the timeline: one axis of time, rows below each other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TICKS_MAX: Final = 12
 
 
 class Frame:
-    """Pixels of seconds, rows and waits."""
+    """Converts seconds, rows and waits to pixels."""
 
     WAITS: ClassVar = ((0.001, "1 ms"), (0.01, "10 ms"), (0.1, "100 ms"), (1.0, "1 s"), (10.0, "10 s"))
 
@@ -43,7 +43,7 @@ class Frame:
         return self._tops[row]
 
     def fault_y(self, lane: str, kind: str) -> int:
-        """Places a fault below a node's state, kinds beside each other where they overlap."""
+        """Places a fault below a node's state; kinds that overlap are side by side."""
         if lane == "partitions":
             return self._tops[lane]
         return self._tops[lane] + HEIGHTS["state"] + 1 + (_MARKS.index(kind) % 2) * HEIGHTS["mark"]

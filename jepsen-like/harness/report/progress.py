@@ -1,4 +1,4 @@
-"""Progress on one line of a terminal that is written over; elsewhere a line each ``EACH_S``."""
+"""Progress: one line of a terminal that is overwritten; elsewhere a line each ``EACH_S``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLEAR = "\r\x1b[2K"
 
 
 class Progress:
-    """Says the stage of a run and how it goes.  ``quiet`` says nothing."""
+    """Shows the stage of a run and its figures.  With ``quiet`` it prints nothing."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._terminal = sys.stdout.isatty() and not quiet
@@ -33,7 +33,7 @@ class Progress:
         self._show()
 
     async def run(self) -> None:
-        """Shows progress for ever; also flushes the history."""
+        """Shows progress until cancelled; also flushes the history."""
         said = time.monotonic()
         while True:
             await asyncio.sleep(TICK_S)

@@ -1,4 +1,4 @@
-"""``results.json``, the table at the end, and where a run's files lie."""
+"""``results.json``, the table at the end, and the directory of a run's files."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ def new_directory(options: Options, store: Path = STORE) -> Path:
 
 
 def command(options: Options) -> str:
-    """Formats the command that strikes the same faults at the same moments; their effects vary with the machine."""
+    """Formats the command that repeats the same faults at the same times; their effects vary with the machine."""
     words = ["python jepsen-like run", f"--workload {options.workload}"]
     words += [f"--nemesis {','.join(options.kinds)}"] if options.kinds else ["--nemesis none"]
     words += [f"--nodes {options.nodes}", f"--time {options.seconds:g}", f"--seed {options.seed}"]
     words += [f"--rate {options.rate:g}", f"--writers {options.writers}"]
     if options.interval_s is not None:
         words.append(f"--interval {options.interval_s:g}")
+    if options.upgrade_from is not None:
+        words.append(f"--upgrade-from {options.upgrade_from.path} --python {options.upgrade_from.python}")
     if options.between != "auto":
         words.append(f"--between {options.between}")
     if options.shape.bytes_per_s:
@@ -66,6 +68,7 @@ def document(outcome: Outcome) -> dict[str, Any]:
         "entries_audited": outcome.audited,
         "captures": outcome.captures,
         "faults_by_way": outcome.ways,
+        "upgraded": outcome.upgraded,
         "masters": [{"term": term, "node": node} for term, node in outcome.masters],
         "anomalies": {
             rule: {"count": count, "examples": [str(each) for each in outcome.found.examples[rule]]}
@@ -95,6 +98,7 @@ def table(outcome: Outcome) -> list[str]:
         ),
         *((what, f"{count:,}") for what, count in outcome.captures.items()),
         ("changes of master", f"{max(0, len(outcome.masters) - 1):,}"),
+        *((f"upgrade: {what}", f"{count:,}") for what, count in outcome.upgraded.items()),
         *((f"faults that struck: {kind}", f"{count:,}") for kind, count in outcome.faults.items()),
         ("anomalies", f"{sum(outcome.found.counts.values()):,}"),
     ]

@@ -1,4 +1,4 @@
-"""The series of the timeline, taken from a history: appends by moment, nodes' states, faults. Pure. Pure."""
+"""The series of the timeline, computed from a history: appends over time, nodes' states, faults. Pure."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ GONE = "UNREACHABLE"
 
 @dataclass(slots=True)
 class Bucket:
-    """Appends that ended within one stretch of time, by their end; ``waits_s`` of those acknowledged."""
+    """Appends that ended within one period, by their outcome; ``waits_s`` are those of acknowledged ones."""
 
     start_s: float
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(END_STATES, 0))
     waits_s: list[float] = field(default_factory=list)
 
     def wait_s(self, share: float) -> float | None:
-        """Returns the wait that ``share`` of them did not exceed; None where nothing was acknowledged."""
+        """Returns the wait that ``share`` of them did not exceed; None if none was acknowledged."""
         ordered = sorted(self.waits_s)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
 
 
 @dataclass(slots=True)
 class Stretch:
-    """A node in one state."""
+    """A period of a node in one state."""
 
     node: str
     start_s: float
@@ -53,12 +53,12 @@ class Fault:
     struck: bool = False
     detail: str = ""
     pairs: list[tuple[str, str]] = field(default_factory=list)
-    """Pairs that nothing passed, of a partition."""
+    """The blocked pairs of a partition."""
 
 
 @dataclass(slots=True)
 class Series:
-    """All of it; times in seconds into the run."""
+    """All series; times in seconds into the run."""
 
     seconds: float
     bucket_s: float
@@ -67,7 +67,7 @@ class Series:
     faults: list[Fault]
     ended: list[Op]
     without_majority: list[tuple[float, float]] = field(default_factory=list)
-    """Stretches in which no node could reach a majority that answered: nothing could be acknowledged."""
+    """Periods in which no node could reach a majority that answered: nothing could be acknowledged."""
 
 
 def series_of(history: Sequence[Op]) -> Series:
@@ -86,7 +86,7 @@ def series_of(history: Sequence[Op]) -> Series:
 
 
 def electorates(history: Iterable[Op]) -> list[tuple[float, list[str]]]:
-    """Lists the nodes with a vote, and from which time on."""
+    """Lists the nodes with a vote, and the time from which each list holds."""
     return [(op.seconds, op.value["electable"]) for op in history if op.f == "members" and "electable" in op.value]
 
 
@@ -96,8 +96,8 @@ def without_majority(
     last: float,
     voting: Sequence[tuple[float, list[str]]] = (),
 ) -> list[tuple[float, float]]:
-    """Finds the times without a majority. The history shows the nodes that do not answer, are killed or paused, and the
-    parted pairs. Only nodes with a vote then count, by default all."""
+    """Finds the times without a majority. The history has the nodes that do not answer, are killed or paused, and the
+    blocked pairs. Only nodes with a vote then are considered, by default all."""
     names = voting[0][1] if voting else sorted({stretch.node for stretch in stretches})
     spans = [(each.start_s, each.end_s) for each in stretches] + [(each.start_s, each.end_s) for each in faults]
     moments = {0.0, last, *(at for span in spans for at in span), *(at for at, _ in voting)}
@@ -117,7 +117,7 @@ def without_majority(
 
 
 def _majority_stands(names: Sequence[str], down: set[str], parted: set[tuple[str, str]]) -> bool:
-    """Says whether some node that is up has a majority, itself included, that it reaches and that reaches it."""
+    """Says whether some running node has a majority, itself included, with traffic in both directions."""
     up = [name for name in names if name not in down]
     return any(
         sum(one == other or not {(one, other), (other, one)} & parted for other in up) > len(names) // 2 for one in up

@@ -1,5 +1,5 @@
-"""``timeline.html``: a run on one page that needs nothing else. It shows appends, how long they took, each node's state
-and what struck it, over one axis of time."""
+"""``timeline.html``: a run on one self-contained page. It shows appends and their durations, each node's state and its
+faults, over one axis of time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.run import Outcome
 
 TEMPLATE = Path(__file__).with_name("timeline.html")
 DIGIT = 6.5
-"""Pixels that a digit of a term takes."""
+"""Pixels of a digit of a term."""
 KINDS_SHOWN = ("kill", "pause", "disk", "clock", "transfer", "members", "cleaning", "partition")
 
 
@@ -49,7 +49,7 @@ def page(outcome: Outcome, history: Sequence[Op]) -> str:
 
 
 def _names(series: Series, nodes: int) -> list[str]:
-    """Returns the founders, and every other node that was ever seen up."""
+    """Returns the founders, and every other node that was ever reported up."""
     seen = {stretch.node for stretch in series.stretches if stretch.state != GONE}
     return sorted({f"n{number}" for number in range(1, nodes + 1)} | seen)
 
@@ -77,7 +77,7 @@ def chart(series: Series, names: list[str], anomalies: Iterable[Anomaly]) -> str
 
 
 def _no_majority(series: Series, frame: Frame) -> Iterable[str]:
-    """Draws the times without a majority behind appends and waits: gaps there are the faults' doing."""
+    """Draws the times without a majority as background of appends and waits, since faults cause gaps there."""
     yield (
         '<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
         '<rect width="6" height="6" class="hatch"/><line class="hatch" y2="6"/></pattern></defs>'

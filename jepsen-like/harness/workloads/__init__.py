@@ -1,1 +1,1 @@
-"""Clients at work under faults: writers that append, readers that follow, each noting its answers."""
+"""Clients under faults: writers that append and readers that follow; each notes its answers."""

@@ -1,14 +1,14 @@
-"""Consumers of destinations, over plain HTTP with nothing of ours in between.
+"""Consumers of destinations, over plain HTTP without the client library.
 
-| destination | messages | consumers while faults strike |
+| destination | messages | consumers during the faults |
 |---|---|---|
-| shared | every key | three; a page or half of one is acknowledged, in some order, refused, or forgotten |
+| shared | every key | three; they acknowledge a page or half of one, in some order, refuse, or forget it |
 | one-key | those of one key | two, the same |
 | failing | every key | two; of some messages every attempt is refused, so that they die |
-| slow | every key | one, a few messages a second: it is behind what is cleaned |
+| slow | every key | one, a few messages a second: it lags behind the cleaning |
 | late | every key | none |
 
-A consumer *dies* by never answering for its messages.  In the end healthy ones take all that is left.
+A consumer *dies* by never answering for its messages.  At the end healthy ones take all remaining messages.
 """
 
 from __future__ import annotations
@@ -34,12 +34,11 @@ MAKE_S = 60.0
 REDIRECTS_MAX = 3
 AGAIN_S = 0.3
 DIES, FORGETS, REFUSES, HALVES, AT_ONCE = 0.04, 0.2, 0.08, 0.2, 0.15
-"""The shares of pages that a consumer forgets while it is away, of unanswered acknowledgements that it forgets, of
-pages with one refused message, of pages acknowledged in two parts, and of those acknowledged without waiting for the
-disks."""
+"""Probabilities: that a consumer dies with a page, that it forgets an unanswered acknowledgement, that it refuses one
+message of a page, that it acknowledges a page in two parts, and that it does not wait for the disks."""
 GONE_S = 3.0
 POISON = 13
-"""Every so many-th value is refused by every consumer of ``failing``."""
+"""Every consumer of ``failing`` refuses each value whose number is a multiple of this."""
 DRAIN_MAX = 1000
 PREFIX = "key "
 
@@ -68,7 +67,7 @@ class Made:
 
 ACK_TIMEOUT_S = 4.0
 ATTEMPTS = 1000
-"""More than there are: a message that is given up becomes a dead letter, and is none of these."""
+"""More attempts than ever happen, so that these destinations have no dead letters."""
 EVERY: Sequence[Made] = (
     Made("shared", PREFIX, 3, 60, 0.05, ATTEMPTS),
     Made("one-key", f"{PREFIX}3", 2, 10, 0.1, ATTEMPTS),
@@ -91,7 +90,7 @@ _rows = msgspec.json.Decoder(Row)
 
 
 async def make(urls: Mapping[str, str], recorder: Recorder) -> None:
-    """Makes all of them, and notes them. Raises ``VlsnLogError`` where that takes too long."""
+    """Makes and notes all destinations. Raises ``VlsnLogError`` if that takes too long."""
     caller = Caller(list(urls.values()), Random("make"))
     for each in EVERY:
         await caller.surely("PUT", f"/{each.name}", json.dumps(each.settings()).encode())
@@ -110,14 +109,14 @@ async def consume(urls: Mapping[str, str], recorder: Recorder, seed: int, stop: 
 
 
 async def drain(urls: Mapping[str, str], recorder: Recorder, to_vlsn: int, seconds: float) -> list[str]:
-    """Takes and acknowledges all that is left; the names of those that are not empty by then."""
+    """Takes and acknowledges all remaining messages; returns the names of destinations that are not empty by then."""
     async with asyncio.TaskGroup() as tasks:
         draining = {each.name: tasks.create_task(_drained(each, urls, recorder, to_vlsn, seconds)) for each in EVERY}
     return [name for name, done in draining.items() if not done.result()]
 
 
 async def _drained(each: Made, urls: Mapping[str, str], recorder: Recorder, to_vlsn: int, seconds: float) -> bool:
-    """Returns true once nothing came for longer than a message can be out, and nothing keeps one back."""
+    """Returns true once no message arrived for longer than one can be out, and none is blocked."""
     process = f"d-{each.name}"
     caller = Caller(list(urls.values()), Random(f"drain {process}"))
     consumer = Consumer(process, each, caller, recorder)
@@ -136,7 +135,7 @@ async def _drained(each: Made, urls: Mapping[str, str], recorder: Recorder, to_v
 
 
 class Consumer:
-    """One that asks for messages, works, and says what became of them."""
+    """A consumer that requests messages, works, and reports the results."""
 
     def __init__(self, process: str, made: Made, caller: Caller, recorder: Recorder) -> None:
         self._process = process
@@ -153,7 +152,7 @@ class Consumer:
             await _pause(stop, self._chance.expovariate(1.0 / self._made.pause_s))
 
     async def take(self, most: int, *, wait_s: float) -> list[Row] | None:
-        """Asks for a page; None where nobody answered it."""
+        """Requests a page; None without an answer."""
         where = {"destination": self._made.name}
         self._recorder.record(self._process, "invoke", "deliver", where)
         try:
@@ -170,7 +169,7 @@ class Consumer:
         return rows
 
     async def blocked_by(self) -> str:
-        """Returns why the master delivers nothing of it; empty where nothing keeps a message back."""
+        """Returns the reason why the master delivers none of its messages; empty if none is blocked."""
         try:
             told = json.loads(await self._caller.answer("GET", f"/{self._made.name}"))
         except VlsnLogError as error:
@@ -195,7 +194,7 @@ class Consumer:
         await self.settle(good, wait=chance.random() >= AT_ONCE)
 
     async def settle(self, rows: list[Row], *, wait: bool = True) -> None:
-        """Acknowledges the messages; without an answer it asks again, or forgets them."""
+        """Acknowledges the messages; without an answer it repeats the call, or forgets them."""
         while rows and not await self._say("ack", rows, {}, wait=wait):
             if self._chance.random() < FORGETS:
                 return
@@ -217,14 +216,14 @@ class Consumer:
 
 
 class Caller:
-    """Calls any node, then the node that this one takes for the master."""
+    """Calls any node, then the master that this node names."""
 
     def __init__(self, urls: list[str], chance: Random) -> None:
         self._urls = urls
         self.chance = chance
 
     async def answer(self, method: str, path: str, body: bytes = b"") -> bytes:
-        """Returns the body of an answer of 200, 201 or 204. Raises what else was answered, and ``LostAnswer``."""
+        """Returns the body of an answer of 200, 201 or 204. Raises the error of other answers, and ``LostAnswer``."""
         url = f"{self.chance.choice(self._urls)}/v1/destinations{path}"
         status, headers, answer = 0, dict[str, str](), b""
         try:
@@ -243,7 +242,7 @@ class Caller:
         return answer
 
     async def surely(self, method: str, path: str, body: bytes) -> bytes:
-        """Asks until it is done."""
+        """Repeats a call until it succeeds."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + MAKE_S
         while True:

@@ -1,6 +1,6 @@
-"""Readers: each follows the log through its client, through whatever happens to the nodes, and notes every page.
+"""Readers: each follows the log through its client under all faults, and notes every page.
 
-Entries of the log's own are shown too, so that a page must go on exactly where the last one ended.
+Pages include the log's own entries, so that each page must begin exactly where the last one ended.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PAGE_TIMEOUT_S = 30.0
 
 
 class Row(msgspec.Struct):
-    """One line of ``GET /v1/entries?kinds=all``, as far as it is judged."""
+    """The checked fields of one line of ``GET /v1/entries?kinds=all``."""
 
     vlsn: int
     term: int
@@ -38,7 +38,7 @@ class Row(msgspec.Struct):
 
 
 class Positions:
-    """The place of each reader, and the nodes that it may ask."""
+    """The position of each reader, and the nodes that it may ask."""
 
     def __init__(self) -> None:
         self.next: dict[str, int] = {}
@@ -50,7 +50,7 @@ class Positions:
         return 1
 
     def behind(self, vlsn: int, members: Collection[str]) -> list[str]:
-        """Readers of ``members`` that have not read ``vlsn``."""
+        """Returns readers of ``members`` that have not reached ``vlsn``."""
         asking = [name for name, nodes in self.nodes.items() if not set(members).isdisjoint(nodes)]
         return sorted(name for name in asking if self.next[name] <= vlsn)
 
@@ -65,8 +65,8 @@ async def follow(
     restless: float,
     settled: asyncio.Event,
 ) -> None:
-    """Follows from the first VLSN on, for ever.  ``restless``: how often a second it lets go, and begins again where it
-    stood or, sometimes, somewhere before; not any more once ``settled``."""
+    """Follows from the first VLSN until cancelled.  ``restless`` times a second it stops and begins again, at its
+    position or, sometimes, before it; not any more once ``settled``."""
     at = positions.begins(process, urls)
     while True:
         recorder.record(process, "ok", "seek", {"from": at, "nodes": list(urls)})
@@ -89,7 +89,7 @@ async def follow(
 async def look(
     process: str, urls: dict[str, str], recorder: Recorder, positions: Positions, *, chance: Random, rate: float
 ) -> None:
-    """Reads what is new, linearizable, about ``rate`` times a second, for ever: ``look`` says up to which VLSN."""
+    """Reads new entries, linearizable, about ``rate`` times a second, until cancelled; ``look`` has the last VLSN."""
     at = positions.begins(process, urls)
     recorder.record(process, "ok", "seek", {"from": at, "nodes": list(urls)})
     async with connect(",".join(urls.values()), timeout_s=LOOK_TIMEOUT_S) as client:
@@ -126,8 +126,8 @@ def _note(process: str, page: Page, recorder: Recorder) -> None:
 async def read_all(
     node: str, url: str, to_vlsn: int, network: Network, recorder: Recorder, *, member: bool = True
 ) -> bool:
-    """Reads what ``node`` alone serves, notes it as ``final``, and says whether that is all. A read that does not get
-    to the end is ``info``, with the entries up to there. A log that was cleaned begins at ``first``."""
+    """Reads the log of ``node`` alone, notes it as ``final``, and returns whether that is all. A read that does not
+    reach the end is ``info``, with the entries up to there. A cleaned log begins at ``first``."""
     rows: list[Row] = []
     first = at = 1
     error = ""
@@ -179,7 +179,7 @@ def _number(kind: str, value: bytes, key: bytes) -> int:
 
 
 class _Letter(msgspec.Struct):
-    """A dead letter's value, as far as it is judged."""
+    """The checked fields of a dead letter's value."""
 
     vlsn: int
     attempts: int

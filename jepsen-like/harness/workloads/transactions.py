@@ -1,8 +1,8 @@
-"""Writers of transactions, through the client or over plain HTTP with nothing of ours in between.
+"""Writers of transactions, through the client or over plain HTTP without the client library.
 
 Over HTTP each is begun, staged by several calls, and committed.  A transaction whose commit was never sent fails for
-good, whatever became of the calls before it.  A commit is asked for again, at whichever node, until an answer is
-certain: the first one's VLSNs, or ``transaction-gone``.
+good, whatever the results of its earlier calls.  A commit is repeated, at any node, until an answer is certain: the
+first one's VLSNs, or ``transaction-gone``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from repl.web import problem
 from vlsn.errors import OutcomeUnknown, TransactionGone, VlsnLogError
 
 ABORTS, HESITATES = 0.05, 0.05
-"""The shares that are aborted, and calls before which the writer waits for a moment: faults strike there, too."""
+"""The shares that are aborted, and of calls before which the writer waits for a moment, so that faults can hit it."""
 HESITATES_S = 1.0
 COMMIT_S = 20.0
 AGAIN_S = 0.2
@@ -32,18 +32,19 @@ LINES = "application/x-ndjson"
 
 
 class Aborted(TransactionGone):
-    """No commit was sent."""
+    """The commit was never sent."""
 
 
 @asynccontextmanager
 async def client_transactor(urls: list[str], chance: Random) -> AsyncIterator[ClientTransactor]:
-    """Opens the client as most use it."""
+    """Opens the client as most programs use it."""
     async with connect(",".join(urls), timeout_s=PLAIN_TIMEOUT_S) as client:
         yield ClientTransactor(client, chance)
 
 
 class ClientTransactor:
-    """One writer's, through the client.  A commit of unknown outcome is called again, which is the same one."""
+    """One writer's transactions, through the client.  A commit of unknown outcome is called again: it is the same
+    one."""
 
     def __init__(self, client: Client, chance: Random) -> None:
         self._client = client
@@ -75,7 +76,7 @@ class ClientTransactor:
 
 
 class HttpTransactor:
-    """One writer's. Its transactions' entries have keys, and come in one to three calls."""
+    """One writer's transactions over HTTP. Their entries have keys, and are sent in one to three calls."""
 
     def __init__(self, urls: list[str], chance: Random) -> None:
         self._urls = urls
@@ -135,7 +136,7 @@ class HttpTransactor:
             await asyncio.sleep(self._chance.uniform(0.0, AGAIN_S))
 
     async def _answer(self, method: str, path: str, body: bytes = b"", content_type: str = "application/json") -> Any:
-        """Asks any node, then the node that this one takes for the master. Raises what is no answer of 200 or 204."""
+        """Asks any node, then the master that this node names. Raises the error of answers other than 200 and 204."""
         url = f"{self._chance.choice(self._urls)}/v1/transactions{path}"
         try:
             async with asyncio.timeout(PLAIN_TIMEOUT_S + 1.0):

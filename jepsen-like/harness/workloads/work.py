@@ -2,11 +2,11 @@
 
 | workload | writers | readers |
 |---|---|---|
-| append | plain clients, every fourth a plain POST at any node | one of each node, two of all |
-| producer | exactly-once producers, which send again until they know | one of each node, two of all |
-| tail | plain clients | one of each node, six of all, which let go and begin again |
-| transaction | transactions of several keys: every other writer through the client, or over HTTP | the same |
-| destination | every other writer transactions, half of these over HTTP; the others entries with keys | the same, and |
+| append | plain clients, every fourth a plain POST at any node | one for each node, two over all |
+| producer | exactly-once producers, which send again until they have an answer | one for each node, two over all |
+| tail | plain clients | one for each node, six over all, which stop and begin again |
+| transaction | transactions of several keys, half through the client, half over HTTP | the same |
+| destination | half write transactions, half of these over HTTP; the others entries with keys | the same, and |
 | | | consumers of destinations (``destinations``); the log is cleaned meanwhile |
 | cdc | as ``append``, a second fourth in transactions through the client | the same, and consumers inside the nodes |
 """
@@ -28,8 +28,8 @@ HTTP_EACH = 4
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One workload: its writers and their ways, the number of readers beside one of each node, and how restless these
-    are."""
+    """One workload: its writers and their kinds, the number of readers besides one for each node, and how restless
+    these are."""
 
     name: str
     producers: bool
@@ -39,11 +39,11 @@ class Work:
     transactions: bool = False
     http_each: int = HTTP_EACH
     destinations: bool = False
-    """With consumers; every other writer has transactions, and every entry a key."""
+    """True if it has consumers; then every other writer has transactions, and every entry a key."""
     settings: Mapping[str, int | float] = field(default_factory=dict)
     """The nodes' settings that it needs."""
     captures: bool = False
-    """Consumers run inside the nodes (``harness.captures``)."""
+    """True if consumers run inside the nodes (``harness.captures``)."""
 
     def appender(self, urls: Mapping[str, str]) -> AbstractAsyncContextManager[Appender]:
         """Opens a client of its own."""

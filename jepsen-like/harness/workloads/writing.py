@@ -1,7 +1,7 @@
-"""Writers: each awaits the end of its append before its next.
+"""Writers: each awaits the outcome of its append before its next.
 
-An append ends as *fail* only if the error says that nothing was logged (``retry_safe``); anything else that is no
-acknowledgement is *info*: it may be there.
+An append ends as *fail* only if the error says that nothing was logged (``retry_safe``).  Every other error is *info*:
+the append may be in the log.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BURST_MAX = 8
 OCTETS = "application/octet-stream"
 PLAIN_TIMEOUT_S = 5.0
 PRODUCER_TIMEOUT_S = 60.0
-"""A producer tries again after an unknown end, so it gets the time to outlast most faults."""
+"""A producer's timeout: it repeats after an unknown outcome, for longer than most faults last."""
 
 
 class Appender(Protocol):
@@ -51,13 +51,13 @@ class _ThroughClient:
 
 @asynccontextmanager
 async def plain_appender(urls: list[str]) -> AsyncIterator[Appender]:
-    """Opens the client as most use it: an append that may have been logged is never sent again."""
+    """Opens the client as most programs use it: an append that may have been logged is never repeated."""
     async with connect(",".join(urls), timeout_s=PLAIN_TIMEOUT_S) as client:
         yield _ThroughClient(client)
 
 
 class _ThroughClientByKey:
-    """Appends under the key of each value."""
+    """Appends each value with its key."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -69,20 +69,20 @@ class _ThroughClientByKey:
 
 @asynccontextmanager
 async def keyed_appender(urls: list[str]) -> AsyncIterator[Appender]:
-    """Opens the client as a plain one, whose entries have keys."""
+    """Opens a plain client, whose entries have keys."""
     async with connect(",".join(urls), timeout_s=PLAIN_TIMEOUT_S) as client:
         yield _ThroughClientByKey(client)
 
 
 @asynccontextmanager
 async def producing_appender(urls: list[str]) -> AsyncIterator[Appender]:
-    """Opens the client as an exactly-once producer: it sends again until it knows."""
+    """Opens the client as an exactly-once producer, which repeats until it has an answer."""
     async with connect(",".join(urls), timeout_s=PRODUCER_TIMEOUT_S, exactly_once=True) as client:
         yield _ThroughClient(client)
 
 
 class HttpAppender:
-    """Plain POSTs at whichever node, each on a connection of its own with nothing of ours in between. A redirect is
+    """Sends plain POSTs to any node, each on a connection of its own, without the client library. A redirect is
     followed once or not at all: a redirected append was not logged."""
 
     def __init__(self, urls: list[str], chance: Random) -> None:
@@ -106,8 +106,8 @@ class HttpAppender:
 
 
 async def ask(method: str, url: str, sent: bytes, content_type: str) -> tuple[int, dict[str, str], bytes]:
-    """Makes a call; returns status, headers by lower-case name, and body. Raises ``Unreachable`` when nothing was
-    sent, else ``LostAnswer``."""
+    """Makes a call; returns status, headers by lower-case name, and body. Raises ``Unreachable`` if nothing was sent,
+    otherwise ``LostAnswer``."""
     target = urlsplit(url)
     try:
         reader, writer = await asyncio.open_connection(target.hostname, target.port)
@@ -152,8 +152,8 @@ async def write(
     keyed: bool = False,
 ) -> None:
     """Appends about ``rate`` times a second until ``stop``, one at a time or, through a ``client``, several at once.
-    These stay in their order. A writer whose append ended as unknown begins anew. ``txn``: each is a transaction;
-    ``keyed``: its entries have keys, as those of a transaction do."""
+    These keep their order. After an unknown outcome a writer begins anew. With ``txn`` each append is a transaction;
+    with ``keyed`` its entries have keys, as those of a transaction do."""
     bursts = itertools.count(1)
     while not stop.is_set():
         async with appender() as opened:
@@ -171,7 +171,7 @@ async def write(
 
 
 async def _burst(burst: str, appender: Appender, recorder: Recorder, chance: Random, size: int, keyed: bool) -> bool:
-    """Sends appends that are all under way before any has ended, each a process of its own."""
+    """Sends appends that are all under way before any has ended, each as a process of its own in the history."""
     sizes = [_values(chance) for _ in range(size)]
     ends = await asyncio.gather(
         *(append_once(f"{burst}.{at}", appender, recorder, sizes[at], burst=burst, keyed=keyed) for at in range(size))
@@ -193,7 +193,7 @@ async def append_once(
     txn: bool = False,
     keyed: bool = False,
 ) -> bool:
-    """Sends one append of ``count`` values, noted; False when its end is unknown."""
+    """Sends and notes one append of ``count`` values; False if its outcome is unknown."""
     numbers = [recorder.next_number() for _ in range(count)]
     more: dict[str, Any] = {"burst": burst} if burst else {"txn": True} if txn else {}
     more |= {"keyed": True} if keyed else {}

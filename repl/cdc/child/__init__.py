@@ -1,1 +1,1 @@
-"""The child process of a CDC consumer: the user's class, and what feeds it."""
+"""The child process of a CDC consumer: runs the user's class and feeds it."""

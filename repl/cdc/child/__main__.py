@@ -1,12 +1,13 @@
 """A child process of a node, for one consumer: ``python -m repl.cdc.child FD PARENT``.
 
-1. It ties itself to its node: the kernel kills it when the node's process ends, also while the consumer computes.
-2. It lowers its own priority below its node's, so that the node's threads and the other processes of the machine
-   go first.
-3. It limits its memory before the consumer's module is imported.
-4. Messages come and go on the socket ``FD``, each behind its length (u32, little-endian).
+1. The child ties itself to its node: the kernel kills it when the node's process ends, even while the consumer
+   computes.
+2. The child lowers its own priority below its node's, so that the node's threads and the machine's other processes run
+   first.
+3. The child limits its memory before it imports the consumer's module.
+4. Messages are sent and received on the socket ``FD``, each after its length (u32, little-endian).
 
-Exit status: 0 stopped, 1 the consumer failed, 2 the node has gone or sent what it must not.
+Exit status: 0 stopped, 1 the consumer failed, 2 the node has ended or sent an invalid message.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class SocketPipe:
 
 def main(fd: int, parent: int) -> int:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the kernel was asked
+    if os.getppid() != parent:  # the node ended before prctl
         return 2
     inherited = os.getpriority(os.PRIO_PROCESS, 0)
     os.setpriority(os.PRIO_PROCESS, 0, max(NICENESS, min(inherited + NICENESS, NICENESS_LOWEST)))
@@ -85,9 +86,9 @@ def main(fd: int, parent: int) -> int:
 
 
 def _limit_memory(bytes_max: int) -> None:
-    """Sets the limit of this process's memory, in bytes; a lower one that its node is under stays.
+    """Limits this process's memory to ``bytes_max`` bytes, or to the node's own limit if that is lower.
 
-    Only root may raise a hard limit, or a priority: a node that has little of either starts its children all the same.
+    Only root may raise a hard limit or a priority. The child starts even if its node has a low limit or a low priority.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     limit = bytes_max if hard == resource.RLIM_INFINITY else min(bytes_max, hard)
@@ -95,7 +96,8 @@ def _limit_memory(bytes_max: int) -> None:
 
 
 def _below_a_real_time_node() -> None:
-    """Goes below a node of real-time priority, which a process inherits and whose niceness counts for nothing."""
+    """Gives the child a lower priority than a node with real-time priority. A process inherits that priority, and
+    niceness has no effect on it."""
     policy = os.sched_getscheduler(0)
     if policy in (os.SCHED_FIFO, os.SCHED_RR):
         lowest = os.sched_get_priority_min(policy)

@@ -1,11 +1,11 @@
-"""The life of a consumer in its child process, from START to STOP.
+"""A consumer in its child process, from START to STOP.
 
-    START ─► HELLO, its class is made, start() ─► READY ─► BLOCKS ─► on_events(), again and again ─► TAKEN
+    START ─► HELLO, its class is created, start() ─► READY ─► BLOCKS ─► on_events(), again and again ─► TAKEN
                                                                   True ─► COMMIT (in TAKEN) ─► COMMITTED
     STOP ─► stop() ─► STOPPED                  an exception ─► FAILED, and the process ends
 
-One thread: while the consumer is called nothing is read, so a slow one is sent no more than a window.  Commits are not
-waited for: the node stores the newest one, and says up to which.
+The process has one thread. It reads no message during a call of the consumer, so a slow consumer is sent no more than
+one window. The process does not wait for commits: the node stores the newest one and reports its number.
 """
 
 from __future__ import annotations
@@ -38,16 +38,17 @@ from vlsn.errors import BadArgument, BadBody
 from vlsn.ids import NUMBER_MAX
 
 NOTHING_TAKEN_S: Final = (0.01, 1.0)
-"""The first and the longest pause after a call that took nothing."""
+"""The first and the longest pause in seconds after a call that took nothing."""
 COMMIT_S: Final = 0.01
-"""Seconds between two COMMITs of one message: of positions that come faster the node stores the newest alone, and need
-not hear of the others."""
+"""The shortest time in seconds between two COMMITs within one message. The node stores only the newest position, so it
+needs no more of them."""
 WORD_S: Final = 1.0
-"""Seconds after which a child that works on one message says that it is at work."""
+"""Seconds after which a child that works on one message reports that it is still working."""
 
 
 class Capture:
-    """One consumer and its messages; the owner of the connection hands each message over, until it is ``over``."""
+    """One consumer and its messages. The owner of the connection passes each message to ``heard`` until ``over`` is
+    true."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class Capture:
         sleep: Callable[[float], None],
         monotonic_s: Callable[[], float],
     ) -> None:
-        """``load`` makes the class of ``module:Class``."""
+        """``load`` creates the consumer from ``module:Class``."""
         self._send_bytes = send
         self._load = load
         self._sleep = sleep
@@ -69,18 +70,18 @@ class Capture:
         self._commits = 0
         self._committed_s = 0.0
         self._untold: Commit | None = None
-        """A position that was committed, and that the node has not heard of."""
+        """A committed position that was not sent to the node yet."""
         self._started = False
         self._said_s = 0.0
         self.over = False
         self.failed = False
 
     def heard(self, message: bytes) -> None:
-        """Does what a message of the node asks for, the consumer's part included. Raises ``BadBody``."""
+        """Handles one message of the node, including the call of the consumer. Raises ``BadBody``."""
         try:
             if messages.is_blocks(message):
                 if self._consumer is None:
-                    raise BadBody("BLOCKS where START was due")
+                    raise BadBody("BLOCKS came before START")
                 self._events = Events(message, self._next, self._last)
                 self._taken(self._consumer, self._events)
                 self._events.close()
@@ -100,7 +101,7 @@ class Capture:
         except CdcUnavailable as error:
             why = str(error)[:REASON_CHARACTERS_MAX] or type(error).__name__
             self._fail(why, "unavailable", min(max(error.after_s, 0.0), WAIT_S_MAX))
-        except Exception as error:  # the user's code may raise anything
+        except Exception as error:  # the user's code may raise any exception
             refused = isinstance(error, BadArgument) and not self._started
             self._fail(str(error) if refused else _told(error), "refused" if refused else "failed")
 
@@ -120,7 +121,7 @@ class Capture:
         self._send(Ready(own, term))
 
     def _taken(self, consumer: CdcConsumer, events: Events) -> None:
-        """Gives one message's events to the consumer, in as many calls as it likes."""
+        """Delivers the events of one message to the consumer, in as many calls as it needs."""
         began, calls, idle = self._monotonic_s(), 0, NOTHING_TAKEN_S[0]
         while not events.over:
             before = events.next_vlsn
@@ -130,7 +131,7 @@ class Capture:
             now_s = self._monotonic_s()
             if now_s - self._said_s > WORD_S:
                 self._send(Taken(0, before, events.last_time, 0, 0.0))
-            if events.next_vlsn == before:  # as if it had said False
+            if events.next_vlsn == before:  # handled like False
                 self._sleep(idle)
                 idle = min(2 * idle, NOTHING_TAKEN_S[1])
                 continue
@@ -170,12 +171,12 @@ class Capture:
 
 
 ENTRY_POINTS: Final = "vlsnlog.cdc"
-"""The group of entry points by which a distribution gives its consumers short names."""
+"""The entry point group in which a distribution registers short names for its consumers."""
 
 
 def load(name: str) -> CdcConsumer:
-    """Imports ``module:Class``, or what an entry point of that name stands for, and makes one. Raises
-    ``BadArgument``, and what the module raises."""
+    """Imports ``module:Class``, or the class of the entry point ``name``, and creates an instance. Raises
+    ``BadArgument``, and the errors of the module."""
     module, _, path = name.partition(":")
     if path:
         found: object = import_module(module)
@@ -193,7 +194,8 @@ def load(name: str) -> CdcConsumer:
 
 
 def _told(error: Exception) -> str:
-    """Formats an exception with its traceback; of a long one its end. The last line is all of its own message."""
+    """Formats an exception with its traceback, and keeps only the end of a long text. The last line is the whole
+    message of the exception."""
     text, own = "".join(traceback.format_exception(error)), "".join(traceback.format_exception_only(error))
     if own.count("\n") > 1:
         text += " ".join(own.split())

@@ -2,8 +2,9 @@
 
     message   |TERM 40|41 42 43|44–1500|        next = 42      events 42 43 44 … 1500
 
-Entries are cut from their blocks by column, ``AT_ONCE`` at a time, so that a message of many small ones costs memory
-for those only that are taken next.  Entries other than DATA are passed over, and count as taken with the last event.
+Entries are decoded from their blocks by column, ``AT_ONCE`` at a time, so a message with many small entries takes
+memory only for the entries that are taken next. Entries other than DATA are skipped, and count as taken with the event
+before them.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class Events(Iterator[Entry]):
     """The events of one BLOCKS message from VLSN ``next_vlsn`` on."""
 
     def __init__(self, message: bytes, next_vlsn: int, last: int | None = None) -> None:
-        """Checks the message; VLSNs behind ``last`` yield no events. Raises ``BadBody``, also where it leaves out some
-        of the VLSNs from ``next_vlsn`` on."""
+        """Checks the message. VLSNs after ``last`` yield no events. Raises ``BadBody``, also if the message does not
+        contain VLSN ``next_vlsn``."""
         first = decode_header(message, BLOCKS_HEADER.size).first_vlsn if len(message) > BLOCKS_HEADER.size else 0
         run = split_blocks(message, expected_first=first, term_min=1, term_max=NUMBER_MAX)
         if not run.first_vlsn <= next_vlsn <= run.last_vlsn:
@@ -48,13 +49,13 @@ class Events(Iterator[Entry]):
         self._last = run.last_vlsn
         self._begin = next_vlsn
         self._before: Entry | None = None
-        """The last event of the part before."""
+        """The last event of the batch before ``_ready``."""
         self._cut = 0
-        """The events cut out so far, of ``_chosen``."""
+        """How many of ``_chosen`` were decoded so far."""
         self._ready: list[Entry] = []
         self._left = iter(self._ready)
-        """Those of ``_ready`` that were not taken: its length is the position, so that a loop over events runs none of
-        our code for each."""
+        """The events of ``_ready`` that were not taken. Its remaining length is the position, so a loop over events
+        runs no code of ours for each event."""
         self._flow: Iterator[Entry] = chain.from_iterable(self._parts())
         self.last_time = int(heads["clock_us"][-1])
         self.bytes = len(message)
@@ -67,7 +68,7 @@ class Events(Iterator[Entry]):
         return next(self._flow)
 
     def close(self) -> None:
-        """Lets go of the blocks, also where the last event was taken and none was asked for behind it."""
+        """Releases the blocks, even if the consumer has taken the last event and asked for no further one."""
         self._flow = chain(())
 
     @property
@@ -78,12 +79,12 @@ class Events(Iterator[Entry]):
 
     @property
     def count(self) -> int:
-        """The events taken so far."""
+        """The number of events taken so far."""
         return self._cut - length_hint(self._left)
 
     @property
     def next_vlsn(self) -> int:
-        """Behind the last event taken, and what is no event after it."""
+        """The VLSN after the last event taken and after the other entries that follow that event."""
         if self.over:
             return self._last + 1
         taken = self._taken()
@@ -91,7 +92,7 @@ class Events(Iterator[Entry]):
 
     @property
     def term(self) -> int:
-        """The term of the entry before ``next_vlsn``; 0 before anything was taken."""
+        """The term of the entry before ``next_vlsn``; 0 before an event was taken."""
         if self.over:
             return self._last_term
         taken = self._taken()
@@ -99,16 +100,16 @@ class Events(Iterator[Entry]):
 
     @property
     def over(self) -> bool:
-        """Every event has been taken."""
+        """True if every event has been taken."""
         return self._cut == len(self._chosen) and not length_hint(self._left)
 
     def _taken(self) -> Entry | None:
-        """Returns the event taken last."""
+        """Returns the event that was taken last."""
         at = len(self._ready) - length_hint(self._left)
         return self._ready[at - 1] if at else self._before
 
     def _parts(self) -> Iterator[Iterator[Entry]]:
-        """Cuts the events out, ``AT_ONCE`` at a time, when the ones before are all taken."""
+        """Decodes the events, ``AT_ONCE`` at a time, when all earlier ones are taken."""
         while self._cut < len(self._chosen):
             rows = self._chosen[self._cut : self._cut + AT_ONCE]
             ready = self._rows.entries(rows)

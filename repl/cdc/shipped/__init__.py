@@ -1,7 +1,7 @@
-"""Consumers that come with vlsnlog, each a class of the interface that users' own have.
+"""The consumers that are part of vlsnlog. Each is a class of the same interface as users' consumers.
 
     consumer = "jsonl"       json_lines.py     lines of JSON in files that rotate
     consumer = "parquet"     parquet.py        Parquet files
 
-They run in child processes: nothing here is imported by a node.
+The consumers run in child processes. A node imports nothing from this package.
 """

@@ -1,8 +1,8 @@
-"""Consumers whose files lie in one directory, and say by themselves which events they have.
+"""Consumers that write files into one directory, whose files show which events they contain.
 
-A file that is being made is published (``folder``) once it is full, or old: a thread looks at its age.  Its name is a
-pattern with places: ``{first}`` and ``{last}`` are VLSNs of 20 digits, ``{date}`` and ``{hour}`` those of the first
-event, in UTC.
+An unfinished file is published (``folder``) once it is full or old; a thread checks its age. A file's name is a pattern
+with placeholders: ``{first}`` and ``{last}`` are VLSNs of 20 digits, ``{date}`` and ``{hour}`` the date and hour of the
+first event in UTC.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ TIME_US_MAX = 253_402_300_799_000_000
 
 
 class FileConsumer(CdcConsumer):
-    """Makes one file after another.  A kind of files says how one is published (``_publish``)."""
+    """Writes one file after another. A subclass defines how a file is published (``_publish``)."""
 
     def __init__(self, disk: Disk | None = None, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._disk = disk if disk is not None else PosixDisk()
         self._monotonic_s = monotonic_s
         self._first: tuple[int, int] | None = None
-        """The VLSN and the time of the first event of the file that is being made; None while there is none."""
+        """The VLSN and the time of the first event of the unfinished file, or None if there is no such file."""
         self._last = 0
         self._began_s = 0.0
         self._next = self._term = 0
 
     def _open(self, context: CdcContext, directory: str, pattern: str, file_s: float) -> None:
-        """Takes the directory; a file is old ``file_s`` after its first event. Raises ``BadArgument``, ``Damaged``,
-        ``CdcUnavailable``."""
+        """Opens the directory. A file is old ``file_s`` seconds after its first event. Raises ``BadArgument``,
+        ``Damaged``, ``CdcUnavailable``."""
         check_runs_on(context, "node", ON_NODE)
         self._pattern, self._file_s = pattern, file_s
         self._places = {"consumer": context.name, "node": context.node, "group": context.group}
@@ -47,12 +47,12 @@ class FileConsumer(CdcConsumer):
             self._folder.open()
 
     def _watch(self, look_s: float) -> None:
-        """Publishes what is old, from here on; looks every ``look_s``."""
+        """Starts the thread that publishes old files; it checks every ``look_s`` seconds."""
         self._overdue = Overdue(self._close_old, look_s)
 
     @contextmanager
     def _call(self) -> Iterator[None]:
-        """Runs a call of the node's. Raises what went wrong before, ``CdcUnavailable``."""
+        """Wraps one call of the node. Raises an earlier error of the thread, ``CdcUnavailable``."""
         with self._overdue.call(), room(self._folder.path):
             yield
 
@@ -68,11 +68,11 @@ class FileConsumer(CdcConsumer):
         self._first, self._began_s = (vlsn, time_us), self._monotonic_s()
 
     def _publish(self) -> None:
-        """Publishes the file that is being made, if there is one."""
+        """Publishes the unfinished file, if there is one."""
         raise NotImplementedError
 
     def _put(self, part: str) -> None:
-        """Publishes ``part``, which is synced, as the file that was being made."""
+        """Publishes ``part``, the unfinished file, which is synced."""
         assert self._first is not None
         first, time_us = self._first
         at = datetime.fromtimestamp(min(time_us, TIME_US_MAX) // 1_000_000, UTC)

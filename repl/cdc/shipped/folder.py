@@ -1,18 +1,18 @@
-"""A directory of files that a consumer makes, each published whole and once, whatever ends at whatever moment.
+"""A directory of files that a consumer writes. Each file is published whole and once, even after crashes.
 
-    NAME.FIRST.part      a file that is being made, from VLSN FIRST on
-    NAME.FIRST.open      one that has events already, and takes more
-    NAME.state           what was published last: the file, the part that it was, the position behind it
-    NAME.lock            one process at a time
+    NAME.FIRST.part      an unfinished file from VLSN FIRST on
+    NAME.FIRST.open      an open file that has events already, and accepts more
+    NAME.state           the last published file: its name, its former part, and the position after it
+    NAME.lock            allows one process at a time
 
-A file is published so; each step is durable before the next one:
+A file is published in these steps. Each step is durable before the next one:
 
 1. The part and its name.
-2. The state: a new file, renamed over the old one.  *Commit point*: the position is behind the file now.
+2. The state: a new file, renamed over the old one. *Commit point*: the position is now after the file.
 3. The part is renamed to the file's name, in any folder below.
 
-    cut before 2             the part is no file, and goes; its events are given again
-    cut between 2 and 3      the state says which part is which file: the next start renames it
+    cut before 2             the part is not published, and is removed; its events are delivered again
+    cut between 2 and 3      the state names the part and its file: the next start renames the part
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The file that was published last and the part that it was, empty for none, and the position behind it;
-    ``moved_us``: the last order of a person that was obeyed (``CdcContext.moved_us``)."""
+    """The last published file and its former part (empty for none), and the position after the file. ``moved_us``: the
+    last order of a person that was obeyed (``CdcContext.moved_us``)."""
 
     group: str
     consumer: str
@@ -55,7 +55,7 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
 
 @contextmanager
 def room(directory: str) -> Iterator[None]:
-    """Turns a disk that is full, and a directory that another process has, into ``CdcUnavailable``."""
+    """Turns a full disk, and a directory that another process holds, into ``CdcUnavailable``."""
     try:
         yield
     except LogInUse as error:
@@ -67,7 +67,7 @@ def room(directory: str) -> Iterator[None]:
 
 
 class Folder(Directory):
-    """The files of one consumer in one directory.  ``open`` comes first; ``close`` lets go of the lock."""
+    """The files of one consumer in one directory. Call ``open`` first; ``close`` releases the lock."""
 
     def __init__(self, disk: Disk, path: str, *, group: str, consumer: str) -> None:
         super().__init__(disk, path)
@@ -77,8 +77,9 @@ class Folder(Directory):
         self._state = f"{consumer}.state"
 
     def open(self) -> None:
-        """Takes the directory, made where it is missing, and moves the file published last to its place. Raises
-        ``LogInUse`` where another process has it, ``Damaged``, ``BadArgument`` for another group's."""
+        """Opens the directory, and creates it if it is missing. Completes the rename of the file published last. Raises
+        ``LogInUse`` if another process holds the directory, ``Damaged``, ``BadArgument`` if the directory is another
+        group's."""
         self.make()
         self.hold(f"{self._consumer}.lock")
         self.published = state = self._read_state()
@@ -97,26 +98,26 @@ class Folder(Directory):
         return f"{self._consumer}.{first:020}.{kind}"
 
     def unfinished(self, kind: str) -> list[int]:
-        """Lists the VLSNs at which unfinished files begin."""
+        """Returns the first VLSNs of the unfinished files."""
         wanted = re.compile(re.escape(self._consumer) + rf"\.(\d{{20}})\.{kind}\Z")
         return [int(found[1]) for name in self.names() if (found := wanted.match(name))]
 
     def publish(self, part: str, file: str, *, next_vlsn: int, term: int) -> None:
-        """Publishes ``part``, which is synced, as ``file``; the position is ``next_vlsn`` from its commit point on.
-        Raises ``BadArgument`` where that file is there."""
+        """Publishes ``part``, which is synced, as ``file``. From the commit point on the position is ``next_vlsn``.
+        Raises ``BadArgument`` if ``file`` exists already."""
         if self.exists(file):
-            raise BadArgument(f"{self.path_of(file)} is there already; put it away")
+            raise BadArgument(f"{self.path_of(file)} exists already; move it away")
         self.sync()
         state = Published(self._group, self._consumer, next_vlsn, term, part, file, self._obeyed_us())
         self._store(state)
         self._put(state)
 
     def is_moved(self, context: CdcContext) -> bool:
-        """Says whether a person has moved the consumer by an order that was not obeyed here yet."""
+        """Returns whether a person has moved the consumer by an order that was not obeyed here yet."""
         return context.moved and (not context.moved_us or context.moved_us != self._obeyed_us())
 
     def move(self, context: CdcContext) -> None:
-        """Sets the position of ``context``, and obeys its order with that, durable on return; published files stay."""
+        """Sets the position of ``context`` and records its order, durable on return. Published files stay."""
         order_us = context.moved_us if context.moved else self._obeyed_us()
         self._store(
             Published(self._group, self._consumer, context.next, context.position_term, "", "", moved_us=order_us)
@@ -131,7 +132,7 @@ class Folder(Directory):
         self.published = state
 
     def _put(self, state: Published) -> None:
-        """Gives the part its name as a file, durably."""
+        """Renames the part to its file name, durably."""
         self.make(posixpath.dirname(state.file))
         self.rename(state.part, state.file)
         self.sync(state.file)
@@ -149,4 +150,6 @@ class Folder(Directory):
                 raise ValueError(f"no position: {state.next} behind term {state.term}")
             return state
         except (ValueError, msgspec.MsgspecError) as error:
-            raise Damaged(f"{self.path_of(self._state)}: {error}; it says which events the files here have") from None
+            raise Damaged(
+                f"{self.path_of(self._state)}: {error}; this file records which events the others have"
+            ) from None

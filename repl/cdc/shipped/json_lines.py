@@ -1,13 +1,13 @@
-"""Events as lines of JSON in files that rotate: each event once, whatever ends at whatever moment.
+"""Writes events as lines of JSON to files that rotate, each event once, even after crashes.
 
-    NAME.FIRST.open      takes lines; synced before the position behind them is said to be stored
-    NAME-FIRST-LAST.jsonl     what was rotated; never changed again
+    NAME.FIRST.open           the open file: lines are synced before the position after them is reported as stored
+    NAME-FIRST-LAST.jsonl     a rotated file; it never changes again
 
-1. The position lies in the files: behind the last whole line.  Bytes that a crash left behind it are cut before the
-   first event comes: they were never reported as stored.
-2. A line that was said to be stored and does not read back is given again, with all behind it; the file as it was
-   stays beside, as ``NAME.FIRST.damaged``.
-3. A rotation publishes the open file (``folder``), and the next event begins a new one.
+1. The files themselves show the position: it is after the last whole line. Bytes that a crash left after that line are
+   cut before the first event is delivered; they were never reported as stored.
+2. If a line that was reported as stored cannot be read back, that line and all later ones are delivered again. The
+   damaged file is kept as ``NAME.FIRST.damaged``.
+3. A rotation publishes the open file (``folder``), and the next event begins a new file.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from vlsn.seams import Disk, File
 
 READ_BYTES: Final = MIB
 LINE_BYTES_MAX: Final = 8 * MIB
-"""A line: an entry of the largest size in base64, with room."""
+"""The longest line: an entry of the largest size in base64, with room to spare."""
 LOOK_S: Final = 1.0
-"""Seconds between two looks at the age of the open file."""
+"""Seconds between two checks of the open file's age."""
 DAMAGED: Final = "damaged"
 
 
 class _Row(ndjson.Printed, gc=False):
-    """A line, whole; the position needs these of it."""
+    """The fields of a line that the position needs."""
 
     vlsn: int = 0
     term: int = 0
@@ -46,7 +46,8 @@ class _Row(ndjson.Printed, gc=False):
 
 
 class _Found(NamedTuple):
-    """An open file: its whole lines' size, its first and its last event, and whether something was behind them."""
+    """An open file: the size of its whole lines, its first and its last event, and whether bytes follow the whole
+    lines."""
 
     size: int
     first: _Row
@@ -55,7 +56,8 @@ class _Found(NamedTuple):
 
 
 class JsonLines(FileConsumer):
-    """Writes events as lines of JSON, as ``vlsnlog read --format json`` prints them, and ``txn`` where there is one."""
+    """Writes events as lines of JSON, as ``vlsnlog read --format json`` prints them. Events of a transaction also have
+    ``txn``."""
 
     def __init__(self, disk: Disk | None = None, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         super().__init__(disk, monotonic_s)
@@ -124,13 +126,13 @@ class JsonLines(FileConsumer):
     # After a crash.
 
     def _found(self, context: CdcContext) -> CdcPosition:
-        """Finds the position that the files have, and goes on with the open one, cut where a crash tore it."""
+        """Returns the position that the files show. Continues with the open file, and cuts a tail that a crash tore."""
         state = self._folder.published
         own = CdcPosition(state.next, state.term) if state is not None else CdcPosition(0, 0)
         whole = True
         for begins in sorted(self._folder.unfinished(OPEN)):
             name = self._folder.name_of(begins, OPEN)
-            if begins < own.next:  # it is published, compressed
+            if begins < own.next:  # the file was published, compressed
                 self._folder.remove(name)
                 continue
             file = self._folder.file(name)
@@ -143,7 +145,7 @@ class JsonLines(FileConsumer):
                 file.close()
                 self._folder.remove(name)
                 continue
-            if found.torn:  # as a new file: any bytes may lie behind the whole lines
+            if found.torn:  # rewritten as a new file, because any bytes may follow the whole lines
                 part = name.removesuffix(OPEN) + PART
                 self._folder.write(part, _pieces(file, found.size))
                 file.close()
@@ -152,12 +154,13 @@ class JsonLines(FileConsumer):
                 file = self._folder.file(name)
             self._file, self._name, self._size, self._last = file, name, found.size, found.last.vlsn
             self._begin(found.first.vlsn, found.first.time)
-        if whole and own.next < context.next:  # nothing but entries of the log's own lies between
+        if whole and own.next < context.next:  # only the log's own entries are between the two positions
             return CdcPosition(context.next, context.position_term)
         return own
 
     def _read(self, file: File) -> _Found | None:
-        """Reads lines from the begin up to the first that is not whole, or out of order; None where there is none."""
+        """Reads lines from the start up to the first one that is torn or out of order. Returns None if no line is
+        whole."""
         size, first, last = 0, None, None
         for line in _lines(file):
             row = _row(line)
@@ -171,7 +174,7 @@ class JsonLines(FileConsumer):
 
 
 def _pieces(file: File, size: int) -> Iterator[bytes]:
-    """Reads the first ``size`` bytes."""
+    """Yields the first ``size`` bytes of ``file``, in pieces."""
     for offset in range(0, size, READ_BYTES):
         yield file.read(offset, min(READ_BYTES, size - offset))
 
@@ -183,7 +186,7 @@ def _packed(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _lines(file: File) -> Iterator[bytes]:
-    """Yields lines with their ends; the last one may have none."""
+    """Yields lines with their line ends. The last line may have none."""
     rest = b""
     for piece in _pieces(file, file.size()):
         *lines, rest = (rest + piece).split(b"\n")
@@ -199,7 +202,7 @@ _decoder: Final = msgspec.json.Decoder(_Row)
 
 
 def _row(line: bytes) -> _Row | None:
-    if not line.endswith(b"}\n") or b"\0" in line:  # a page that never came to the disk reads as zeros
+    if not line.endswith(b"}\n") or b"\0" in line:  # a page that was never written to the disk reads as zeros
         return None
     try:
         row = _decoder.decode(line)

@@ -1,14 +1,14 @@
-"""The events of a group, appended to another one: in the same order, each once, whatever ends at whatever moment.
+"""Appends the events of a group to another group: in the same order, each once, even after crashes.
 
     source   41 42 |43 44 45 COMMIT| 47        other group   {41 42 43 44 45, position 46}  {47, position 48}
 
-1. The position lies in the other group, as ``SOURCE/NAME``, set by the COMMIT of the transaction that has the entries:
-   both are in one block, or neither.
-2. Each commit names the COMMIT that set the position from which it starts.  If two commits start from one position, the
-   second is refused. They may come from a worker that was replaced and its successor, or from a try without an answer
-   and the next one.
-3. No transaction of the source is cut: each lies whole in one of the other group, perhaps beside its neighbours.
-4. After any doubt the process ends; the next one asks the other group where it is.
+1. The position is stored in the other group as ``SOURCE/NAME``. The COMMIT of the transaction that has the entries sets
+   it, so the block has both or neither.
+2. Each commit names the COMMIT that set the position from which it starts. If two commits start from one position, the
+   second is refused. The second may come from a worker that was replaced, or from a retry after a lost answer.
+3. No transaction of the source is cut. Each is whole in one transaction of the other group, perhaps together with its
+   neighbours.
+4. After any doubt the process ends. The next process reads its position from the other group.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from vlsn.limits import BODY_BYTES_MAX
 from vlsn.seams import Buffer
 
 BY: Final = "{:016x}"
-"""The name of the commits of one order: ``CdcContext.moved_us``; 0 of none."""
+"""The name of the commits after one order: ``CdcContext.moved_us``, 0 for no order."""
 
 
 class Mirror(CdcConsumer):
@@ -47,7 +47,7 @@ class Mirror(CdcConsumer):
         self._log: SyncClient[Buffer] | None = None
         self._key = ""
         self._placed: ConsumerAt | None = None
-        """The position, as the other group was last heard to have it."""
+        """The last known position in the other group."""
 
     def start(self, context: CdcContext) -> CdcPosition:
         options = options_of(MirrorOptions, context.options)
@@ -87,7 +87,7 @@ class Mirror(CdcConsumer):
             self._log.close(flush=False)
 
     def _commit(self, part: Sequence[CdcEvent], next_vlsn: int, term: int) -> None:
-        """Logs ``part`` and the position behind it."""
+        """Logs ``part`` and the position after it."""
         assert self._log is not None and self._placed is not None
         placed = self._placed
         change = ConsumerChange(next_vlsn, at=placed.at, by=placed.by, term=term)
@@ -99,7 +99,8 @@ class Mirror(CdcConsumer):
         self._placed = ConsumerAt(self._key, next_vlsn, term, appended.last, by=placed.by)
 
     def _piece_bytes(self, part: Sequence[CdcEvent]) -> int:
-        """Returns the size of a call's body.  A part of the largest size is one: each costs some bytes of it."""
+        """Returns the size of a call's body. A part larger than ``PART_BYTES_MAX`` goes in as few calls as possible,
+        because each call takes some bytes of the transaction's limit."""
         return PIECE_BYTES if _size(part) <= PART_BYTES_MAX else BODY_BYTES_MAX
 
     def _check_group(self, found: str, options: MirrorOptions, context: CdcContext) -> None:
@@ -112,7 +113,8 @@ class Mirror(CdcConsumer):
 
 
 def _parts(events: Sequence[CdcEvent], bytes_max: int, entries_max: int) -> Iterator[list[CdcEvent]]:
-    """Cuts events into parts within these limits, none inside a transaction: one of those may be larger by itself."""
+    """Cuts events into parts within these limits. No transaction is cut, so a single transaction may exceed the
+    limits."""
     part: list[CdcEvent] = []
     size = 0
     for whole in _wholes(events):
@@ -126,12 +128,12 @@ def _parts(events: Sequence[CdcEvent], bytes_max: int, entries_max: int) -> Iter
 
 
 def _size(events: Sequence[CdcEvent]) -> int:
-    """Returns the bytes that they take of a transaction."""
+    """Returns the bytes that these events take in a transaction."""
     return sum(len(event.value) + len(event.key or b"") + ROW_OVERHEAD_BYTES for event in events)
 
 
 def _wholes(events: Sequence[CdcEvent]) -> Iterator[list[CdcEvent]]:
-    """Yields each transaction's events, and every other event by itself."""
+    """Yields the events of each transaction together, and every other event alone."""
     for txn, some in groupby(events, lambda event: event.txn):
         if txn:
             yield list(some)
@@ -140,6 +142,6 @@ def _wholes(events: Sequence[CdcEvent]) -> Iterator[list[CdcEvent]]:
 
 
 def _unavailable(error: VlsnLogError) -> Exception:
-    """Returns what to raise: the error itself where the other group refuses it for good."""
+    """Returns the error to raise: ``CdcUnavailable``, or the error itself if the other group refuses for good."""
     passes = error.transient or isinstance(error, Unreachable | OutcomeUnknown | StaleTerm | TransactionGone)
     return CdcUnavailable(f"the other group: {error}") if passes else error

@@ -1,4 +1,4 @@
-"""Options of shipped consumers: read, checked, and refused with a correction."""
+"""Options of the shipped consumers. They are read and checked; an error says what to write instead."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ T = TypeVar("T", bound=cdc_settings.Checked)
 
 
 def options_of(kind: type[T], given: Mapping[str, Any]) -> T:
-    """Reads the table ``options`` as a ``kind``. Raises ``BadArgument``."""
+    """Decodes the table ``options`` as a ``kind``. Raises ``BadArgument``."""
     return cdc_settings.options_of(kind, given, whole_size)
 
 
 def check_runs_on(context: CdcContext, where: str, why: str) -> None:
-    """Raises ``BadArgument`` where its settings have it run elsewhere."""
+    """Raises ``BadArgument`` if the settings run the consumer elsewhere."""
     if context.run_on != where:
         raise BadArgument(f'run_on: this consumer needs run_on = "{where}": {why}')
 
 
 def check_begins(context: CdcContext, found: str) -> None:
-    """Raises ``BadArgument`` where it has committed before: its position has gone where it lay, and it must not begin
-    anew in silence. ``found`` says what is there."""
+    """Raises ``BadArgument`` if the consumer has committed before, because then its own position was lost. It must not
+    begin anew in silence. ``found`` describes the place where the position is missing."""
     if not (context.begins or context.moved):
         raise BadArgument(
-            f"{found}, and this consumer has come to VLSN {context.next}: is that another place, or was it lost? Say "
-            f"where it goes on: `vlsnlog cdc reset {context.name} --to {context.next}` (or start, end)"
+            f"{found}, but this consumer has come to VLSN {context.next}: was the position lost? Set where it "
+            f"continues: `vlsnlog cdc reset {context.name} --to {context.next}` (or start, end)"
         )
 
 

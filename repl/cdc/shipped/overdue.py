@@ -1,4 +1,4 @@
-"""A thread that closes what has been open for too long, while no event comes."""
+"""A thread that closes files that have been open for too long while no event comes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from contextlib import contextmanager
 
 
 class Overdue:
-    """Calls ``act`` every ``period_s``, beside no ``call`` of the consumer's own, until ``close``.
+    """Calls ``act`` every ``period_s`` until ``close``, never during a ``call`` of the consumer.
 
-    An error of the task or of a call is the end. The state of the file is unknown then, and half a file must not be
-    closed as a whole one.  ``check`` and each further call raise it again, and ``act`` is called no more."""
+    After an error of ``act`` or of a call, ``act`` is not called again: the state of the file is unknown, and half a
+    file must not be published as a whole one. ``check`` and each further call raise that error again.
+    """
 
     def __init__(self, act: Callable[[], None], period_s: float) -> None:
         self._latch = threading.RLock()
@@ -23,18 +24,18 @@ class Overdue:
         self._thread.start()
 
     def check(self) -> None:
-        """Raises what went wrong first."""
+        """Raises the first error, if there was one."""
         if self._fault is not None:
             raise self._fault
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """Runs a call of the consumer's own. Raises as ``check``."""
+        """Wraps a call of the consumer. Raises as ``check``."""
         with self._latch:
             self.check()
             try:
                 yield
-            except BaseException as error:  # before the thread, which may wait for the latch, has it
+            except BaseException as error:  # noted while the thread still waits for the latch
                 self._fault = error
                 raise
 
@@ -48,5 +49,5 @@ class Overdue:
                 if self._fault is None:
                     try:
                         self._act()
-                    except Exception as error:  # handed to the consumer's own thread
+                    except Exception as error:  # raised on the consumer's own thread
                         self._fault = error

@@ -1,10 +1,10 @@
-"""Events as Parquet files: each event once, whatever ends at whatever moment.
+"""Writes events to Parquet files, each event once, even after crashes.
 
-    NAME.FIRST.part           row groups, as they fill
-    NAME-FIRST-LAST.parquet   published whole (``folder``); never changed again
+    NAME.FIRST.part           an unfinished file: row groups are written as they fill
+    NAME-FIRST-LAST.parquet   a published file (``folder``); it never changes again
 
-The position is behind the last file that was published. The events of a part come again when its process ends, so the
-log is held for them.  That is why a file is closed by its age, too.
+The position is after the last published file. If the process ends, the events of an unfinished file are delivered
+again, so the position holds the log for them. For that reason a file is also closed by its age.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from repl.files.parquet import SCHEMA, ParquetFile, Sink
 from vlsn.seams import Disk
 
 ENTRY_COST_BYTES: Final = 64
-"""Bytes that each entry is counted with beside its own."""
+"""Bytes that are counted for each entry, in addition to its key and value."""
 LOOK_S: Final = 1.0
-"""Seconds between two looks at the age of the file."""
+"""Seconds between two checks of the unfinished file's age."""
 
 
 class ParquetFiles(FileConsumer):
@@ -64,11 +64,12 @@ class ParquetFiles(FileConsumer):
             state = self._folder.published
             if state is None or state.next == self._told:
                 return False
-            self._told = state.next  # also what was closed by its age since the last call
+            self._told = state.next  # includes a file that was closed by its age since the last call
             return state.next
 
     def stop(self) -> None:
-        """Closes the file that is being made, unless some of it failed: its events need not be given again."""
+        """Publishes the unfinished file, unless an earlier error left it incomplete, so that its events need not be
+        delivered again."""
         self._overdue.close()
         with self._call():
             self._publish()
@@ -96,7 +97,7 @@ class ParquetFiles(FileConsumer):
         return self._folder.name_of(self._first[0], PART)
 
     def _write_group(self) -> None:
-        """Writes what waits as one row group."""
+        """Writes the waiting events as one row group."""
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if self._writer is None:
             self._sink = Sink(self._folder.new_file(self._part()))

@@ -1,16 +1,18 @@
-"""Events as rows of a PostgreSQL table: each once, for the position is stored in the transaction that has the rows.
+"""Writes events as rows of a PostgreSQL table, each once: the transaction that inserts the rows also stores the
+position.
 
     BEGIN
-    SELECT next, worker FROM positions WHERE … FOR UPDATE      the fence: am I still the one?
+    SELECT next, worker FROM positions WHERE … FOR UPDATE      the fence: does this worker still own the position?
     COPY events FROM STDIN                                     the rows
-    UPDATE positions SET next = …                              the position behind them
+    UPDATE positions SET next = …                              the position after the rows
     COMMIT                                                     commit point: both, or neither
 
-1. A worker takes the position over at its start, under its row's lock: there it waits for another worker's
-   transaction.  From then on the other's id is not in the row, and nothing more of it is stored.
-2. One of an older term of the log than the row's is refused: a master that was replaced and does not know it.
-3. After any doubt (a COMMIT without an answer) the process ends; the next one reads the position, under that lock.
-4. A person's order deletes the rows from its VLSN on, in the transaction that sets the position: they come once more.
+1. A worker takes the position over at its start, under the lock of the position's row. The worker waits there for
+   another worker's transaction. From then on the row has this worker's id, and the other worker can store nothing more.
+2. A worker whose log has an older term than the row's is refused: its master was replaced and does not know that yet.
+3. After any doubt (a COMMIT without an answer) the process ends. The next process reads the position under the lock.
+4. A person's order deletes the rows from its VLSN on, in the transaction that sets the position. These rows are written
+   again.
 """
 
 from __future__ import annotations
@@ -38,9 +40,9 @@ from vlsn.errors import BadArgument
 COLUMNS: Final = ("vlsn", "term", "time", "txn", "key", "value")
 TYPES: Final = ("int8", "int8", "timestamptz", "int8", "bytea", "bytea")
 START_S: Final = 15.0
-"""Seconds that a start may take beside its connection."""
+"""Seconds that a start may take, without connecting."""
 IDLE_S: Final = 60.0
-"""Seconds after which the server ends a transaction whose client says nothing, and with it the lock."""
+"""Seconds after which the server ends a silent client's transaction, and releases its lock."""
 KEEPALIVE: Final = {"keepalives": 1, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
 TIME_US_MAX: Final = 253_402_300_799_999_999
 """The last microsecond of year 9999."""
@@ -115,7 +117,7 @@ class Postgres(CdcConsumer):
     # The position.
 
     def _taken_over(self, context: CdcContext) -> _Row:
-        """Makes this worker the one that the position's row names, and returns the row. Raises ``CdcUnavailable``."""
+        """Writes this worker's id into the position's row, and returns the row. Raises ``CdcUnavailable``."""
         row = self._locked()
         if row is None:
             check_begins(context, f"{self._options.positions_table} has no position of {context.group}/{context.name}")
@@ -141,7 +143,7 @@ class Postgres(CdcConsumer):
         return row
 
     def _locked(self) -> _Row | None:
-        """Reads the position, and locks its row until the transaction's end."""
+        """Reads the position, and locks its row until the transaction ends."""
         found = self._run(
             "SELECT next, term, worker, worker_term, ordered::text FROM {positions}"
             " WHERE log_group = %(log_group)s AND consumer = %(consumer)s FOR UPDATE"
@@ -152,7 +154,7 @@ class Postgres(CdcConsumer):
         return _Row(next_vlsn, term, worker, worker_term, int(ordered))
 
     def _check_fence(self, row: _Row | None) -> None:
-        """Raises ``CdcUnavailable`` where another worker has taken over: the next start says what is the case."""
+        """Raises ``CdcUnavailable`` if another worker has taken over. The next start finds out why."""
         if row is None or row.worker != self._worker or row.next != self._next:
             has = f"a worker of term {row.worker_term} has taken over" if row is not None else "its position is gone"
             raise CdcUnavailable(f"{has}; nothing was stored")
@@ -177,7 +179,7 @@ class Postgres(CdcConsumer):
                 copy.write_row((event.vlsn, event.term, time, event.txn or None, event.key, event.value))
 
     def _make_tables(self) -> None:
-        """Makes what is missing, and looks whether the columns are there. Raises ``BadArgument``."""
+        """Creates missing tables, and checks the columns. Raises ``BadArgument``."""
         try:
             if self._options.create:
                 self._run(_EVENTS)
@@ -188,7 +190,7 @@ class Postgres(CdcConsumer):
             raise BadArgument(f"options: table, positions_table: {error.diag.message_primary or error}") from None
 
     def _warn(self) -> None:
-        """Prints to the node's log where the server itself gives durability up."""
+        """Prints a warning to the node's log if the server's own settings give up durability."""
         assert self._connection is not None
         if self._connection.execute("SHOW fsync").fetchone() == ("off",):
             print("postgres: the server runs with fsync = off: what it stores may be lost", file=sys.stderr)
@@ -197,7 +199,8 @@ class Postgres(CdcConsumer):
 
     @contextmanager
     def _transaction(self, limit_s: float) -> Iterator[psycopg.Cursor[Any]]:
-        """Runs what is inside as one transaction; past its time the connection is cut, so that nobody hangs."""
+        """Runs the body of the ``with`` statement as one transaction. After ``limit_s`` seconds the connection is cut,
+        so that no call hangs."""
         assert self._connection is not None
         with _cut_after(self._connection, limit_s), self._connection.transaction():
             cursor = self._connection.cursor()
@@ -213,7 +216,7 @@ class Postgres(CdcConsumer):
 
 @contextmanager
 def _cut_after(connection: psycopg.Connection[Any], limit_s: float) -> Iterator[None]:
-    """Cuts the connection when the time is over: a server that hangs, or is not there, answers nothing else."""
+    """Cuts the connection after ``limit_s`` seconds, because a hanging or missing server ends no call by itself."""
     end = os.dup(connection.fileno())
 
     def cut() -> None:
@@ -233,7 +236,7 @@ def _cut_after(connection: psycopg.Connection[Any], limit_s: float) -> Iterator[
 
 @contextmanager
 def _judged() -> Iterator[None]:
-    """Turns what passes by itself into ``CdcUnavailable``: a server that is away, starts, is full, or locks."""
+    """Turns temporary errors into ``CdcUnavailable``: the server is away, is starting, is full, or waits for a lock."""
     try:
         yield
     except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction) as error:
@@ -242,7 +245,7 @@ def _judged() -> Iterator[None]:
 
 
 def _arguments(options: PostgresOptions, context: CdcContext) -> dict[str, Any]:
-    """Returns what to connect with. Raises ``BadArgument``."""
+    """Returns the arguments of the connection. Raises ``BadArgument``."""
     try:
         given = conninfo_to_dict(options.dsn)
     except psycopg.ProgrammingError as error:

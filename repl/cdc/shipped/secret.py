@@ -1,4 +1,5 @@
-"""Secrets of a consumer, from a file or an environment variable: never in its settings, nor in its messages."""
+"""Secrets of a consumer, read from a file or an environment variable. They are never in its settings or its
+messages."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ SECRET_BYTES_MAX: Final = 4096
 
 
 def secret_of(name: str, file: str, variable: str) -> bytes:
-    """Reads the secret of option ``name``, without the space around it. Raises ``BadArgument``, which does not show
-    it."""
+    """Reads the secret of option ``name``, without surrounding space. Raises ``BadArgument``, whose text does not show
+    the secret."""
     if variable:
         found = os.environb.get(variable.encode())
         if found is None:

@@ -1,13 +1,13 @@
-"""Events as signed requests to a web server: at least once each, in their order, again until they are taken.
+"""Sends events as signed requests to a web server: each at least once, in order, until the server accepts them.
 
     POST URL      Vlsnlog-Timestamp: 1795000000      Vlsnlog-Signature: v1=6f0c…      a line of JSON for each event
 
-1. A position is committed when every event before it is in a request that was answered with a status of 2xx.
-2. A batch follows the other, each of them one request, or, with ``lanes``, one of each lane: events of one key go by
-   one lane, in their order.
-3. A request answered with "later" is sent again for as long as it takes. An answer of "never" is a failure, and parks
-   the consumer past its ``retries_max``.  Redirects are never followed.
-4. Every try has a signature of its own, over its time and the body.
+1. A position is committed when every event before it was in a request that was answered with a 2xx status.
+2. One batch is sent after another. Each batch is one request, or with ``lanes`` one request for each lane. Events of
+   one key are sent in one lane, in their order.
+3. A request with a "later" answer is sent again, as often as needed. A "never" answer is a failure, and parks the
+   consumer after ``retries_max`` failures. Redirects are never followed.
+4. Every try has a new signature, over the time of the try and the body.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from vlsn.errors import BadArgument
 from vlsn.format.checksum import crc
 
 AGAIN: Final = frozenset({408, 425, 429, *range(500, 600)})
-"""Statuses after which the same request may well be taken later."""
+"""Statuses after which the same request may be accepted later."""
 SECRETS_MAX: Final = 2
 SECRET_BYTES_MIN: Final = 16
 TRY_S: Final = 15.0
-"""Seconds in which one call tries; past them the process ends, and the node starts it again a while later."""
+"""Seconds in which one call tries. After that the process ends, and the node starts it again a while later."""
 PAUSE_S: Final = (0.1, 2.0)
 ANSWER_BYTES_MAX: Final = 64 * 1024
-"""Bytes of an answer that are read; a longer one costs its connection."""
+"""The most bytes of an answer that are read. After a longer answer the connection is closed."""
 SAID_MAX: Final = 200
 
 
 class WebhookRefused(Exception):
-    """An answer after which the same request need not be sent again."""
+    """An answer that says that the same request will never be accepted."""
 
 
 class _Later(Exception):
-    """No answer, or one that says "later"; ``after_s`` by its ``Retry-After``."""
+    """No answer, or a "later" answer. ``after_s`` is its ``Retry-After`` in seconds."""
 
     def __init__(self, why: str, after_s: float = 0.0) -> None:
         super().__init__(why)
@@ -57,7 +57,7 @@ class _Later(Exception):
 
 
 class Webhook(CdcConsumer):
-    """Posts events as lines of JSON, signed."""
+    """Posts events as signed lines of JSON."""
 
     def __init__(self, wall_s: Callable[[], float] = time.time, try_s: float = TRY_S) -> None:
         self._wall_s = wall_s
@@ -90,7 +90,7 @@ class Webhook(CdcConsumer):
         self._runner.close()
 
     def _taken(self, events: CdcEvents) -> list[CdcEvent]:
-        """Takes a batch."""
+        """Takes the events of one batch."""
         taken, size = [], 0
         for event in events:
             taken.append(event)
@@ -110,7 +110,8 @@ class Webhook(CdcConsumer):
         )
 
     async def _posted(self, events: Sequence[CdcEvent]) -> None:
-        """Posts all of them. Raises ``WebhookRefused``, ``CdcUnavailable``; some may have been taken then."""
+        """Posts all events. Raises ``WebhookRefused``, ``CdcUnavailable``; the server may have accepted some events
+        then."""
         lanes: dict[int, list[CdcEvent]] = {}
         for event in events:
             lanes.setdefault(crc(event.key or b"") % self._options.lanes, []).append(event)
@@ -120,7 +121,7 @@ class Webhook(CdcConsumer):
             raise error
 
     async def _post(self, batch: Sequence[CdcEvent]) -> None:
-        """Posts one request until it is taken."""
+        """Posts one request until it is accepted."""
         body = ndjson.encode(batch, kinds=False, txns=True)
         headers = {"Vlsnlog-First": str(batch[0].vlsn), "Vlsnlog-Last": str(batch[-1].vlsn), **self._headers}
         retrying = AsyncRetrying(
@@ -164,7 +165,7 @@ class Webhook(CdcConsumer):
         raise WebhookRefused(f"{self._shown}: {why}")
 
     def _wait_of(self, text: str) -> float:
-        """Reads ``Retry-After``: seconds, or a date; 0 where it is neither."""
+        """Returns the seconds of ``Retry-After``, which is a number or a date; 0 for any other text."""
         text = text.strip()
         if text.isascii() and text.isdigit():
             wait_s = float(text[:10])
@@ -177,7 +178,7 @@ class Webhook(CdcConsumer):
 
 
 def _is_soon(error: BaseException) -> bool:
-    """Says whether to ask again within this call; a longer wait needs no process."""
+    """Returns whether to try again within this call. A longer wait needs no running process."""
     return isinstance(error, _Later) and not error.after_s
 
 
@@ -199,5 +200,5 @@ def _secrets(options: WebhookOptions) -> list[bytes]:
 def _trusted(options: WebhookOptions) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=options.ca_file or None)
-    except OSError as error:  # ssl.SSLError among it
+    except OSError as error:  # `ssl.SSLError` is an `OSError`
         raise BadArgument(f"options: ca_file: {options.ca_file}: {error.strerror or error}") from None

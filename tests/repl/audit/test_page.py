@@ -277,4 +277,7 @@ def test_rules_have_their_texts() -> None:
     if page.exists():
         told = page.read_text()
         for rule, each in texts.items():
-            assert f"### `{rule}`\n\n{each['says']}\n" in told, rule
+            section = told.partition(f"### `{rule}`\n\n")[2].partition("\n## ")[0].partition("\n### ")[0] + "\n"
+            assert section.startswith(f"{each['says']}\n"), rule
+            assert f"* **Cause.** {each['cause']}\n" in section, rule
+            assert f"* **Do.** {each['do']}\n" in section, rule

@@ -251,4 +251,4 @@ def test_no_index_to_show_is_refused(directory: Path, tmp_path: Path, capsys: py
     for path in (directory / "index").iterdir():
         path.unlink()
     assert main(["index", str(directory)]) == 2
-    assert "holds no index" in capsys.readouterr().err
+    assert "has no index" in capsys.readouterr().err

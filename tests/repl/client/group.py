@@ -75,7 +75,7 @@ class ServedNode:
 
 
 def scripted(produce: Callable[[Channel], Awaitable[None]]) -> Handler:
-    """Returns a master whose ``/v1/produce`` does what the test says."""
+    """Returns a master whose ``/v1/produce`` runs the test's function."""
 
     async def handle(request: Request) -> Response | Upgrade:
         if request.path == "/v1/status":

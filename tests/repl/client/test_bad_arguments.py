@@ -1,4 +1,4 @@
-"""Arguments of the client that mean nothing: ``BadArgument`` before any node is asked, and never another meaning."""
+"""Invalid arguments of the client: ``BadArgument`` before any node is asked."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ CHUNKS = st.lists(PAIRS, max_size=6)
 
 
 def chunk(pairs: list[Pair], *, shift: int = 0) -> Chunk:
-    """A chunk, without a key column where no row has a key, its offsets beginning at ``shift``."""
+    """Makes a chunk, without a key column if no row has a key; its offsets begin at ``shift``."""
     made = chunk_of([value for _, value in pairs], [key for key, _ in pairs])
     moved = Chunk(made.value_offsets + shift, bytes(shift) + bytes(made.values), made.key_offsets, made.keys)
     return moved if made.keys else Chunk(moved.value_offsets, moved.values)

@@ -1,4 +1,4 @@
-"""Appends of text and JSON, where a codec is named, and only there."""
+"""Appends of text and JSON, which need the name of a codec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker's connection by hand: acknowledgements under way, a master that falls silent or reads nothing."""
+"""A hand-made worker's connection: acknowledgements under way, a master that is silent or reads nothing."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_a_greeting_that_never_comes_is_not_waited_for_for_ever() -> None:
 
 
 class FullLine(Line):
-    """A line whose socket is full from a certain message on, until it is ``emptied``, or until it is ``lost``."""
+    """A line whose socket is full from some message on, until it is ``emptied`` or ``lost``."""
 
     lost = False
 

@@ -1,4 +1,4 @@
-"""The node that a client takes for the master, and the nodes whose list of members it believes."""
+"""The node that a client takes for the master, and the nodes whose list of members it trusts."""
 
 from __future__ import annotations
 

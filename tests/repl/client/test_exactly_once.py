@@ -49,7 +49,7 @@ def done(id: int, at: int, *, duplicate: bool = False) -> bytes:
 
 
 def script(*sessions: Callable[[Channel], Awaitable[None]]) -> Callable[[Channel], Awaitable[None]]:
-    """One for each connection, in their order."""
+    """Runs one session for each connection, in their order."""
     left = list(sessions)
 
     async def run(channel: Channel) -> None:

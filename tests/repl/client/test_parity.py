@@ -1,4 +1,4 @@
-"""Both clients have the same calls, with the same arguments, so that neither falls behind."""
+"""Both clients have the same calls, with the same arguments."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ OF_ONE_LOOP = {
     "codec": "an attribute: given when it is made",
     "endpoints": "its calls are coroutines of the client's loop",
 }
-"""Public names of ``Client`` that a client of threads has no use for, and why."""
+"""Public names of ``Client`` that a client for threads does not need, and the reasons."""
 OF_THREADS = {
     "elsewhere": "positions for a client with another loop",
     "run": "how its consumers wait for theirs",
 }
-"""Public names of ``SyncClient`` alone, and why."""
+"""Public names of ``SyncClient`` alone, and the reasons."""
 OF_CONSUMERS = {"change", "committed_by", "fill", "hold", "lies_in", "not_committed", "take", "take_page", "turn"}
 """Public names of ``Consumer`` that transactions call, and ``SyncConsumer``."""
 OF_WORKERS = {"take", "ack", "nack", "connect", "left"}
@@ -44,7 +44,7 @@ def public(kind: type) -> set[str]:
 
 
 def asked(call: Callable[..., Any]) -> tuple[list[tuple[str, Any, Any, str]], str]:
-    """Returns a call's arguments, and what it gives once it is waited for."""
+    """Returns a call's arguments, and the type of its result once awaited."""
     signature = inspect.signature(call)
     arguments = [
         (
@@ -76,7 +76,7 @@ PAIRS: list[tuple[type, type, set[str], set[str]]] = [
     (Destinations, SyncDestinations, OF_WORKERS, set()),
     (Message, SyncMessage, {"uuid"}, set()),
 ]
-"""Both kinds, and the public names of each alone: attributes of instances among them."""
+"""Both classes, and the public names of each alone, including attributes of instances."""
 
 
 @pytest.mark.parametrize(("model", "blocking", "of_one_loop", "of_threads"), PAIRS)

@@ -1,4 +1,4 @@
-"""A numbered batch: its plan by the sink's state, as a table; resets by a person; a group that never answers."""
+"""A numbered batch: its plan by the sink's state, as a table; resets; a group that never answers."""
 
 from __future__ import annotations
 

@@ -249,7 +249,7 @@ def test_who_waits_as_another_thread_closes_the_client_is_told(served: ServedNod
 
 
 class SlowLine(Line):
-    """A line that is closed as a socket is: not in the same turn."""
+    """A line that closes like a socket: not in the same loop turn."""
 
     async def close(self) -> None:
         await asyncio.sleep(0.1)
@@ -257,7 +257,7 @@ class SlowLine(Line):
 
 
 class Connected(Destinations):
-    """Destinations of a node that has nothing to say but its first word."""
+    """Destinations of a node that sends nothing after its first message."""
 
     def __init__(self) -> None: ...
 

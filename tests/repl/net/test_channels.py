@@ -14,8 +14,10 @@ from repl.group.feed_hello import encode_hello
 from repl.group.member import Member
 from repl.lead.feed_ws import NodeFeeds
 from repl.net import AiohttpNetwork
+from repl.net import network as real
 from repl.net.listener import HttpListener
 from repl.node.gateway import Gateway
+from repl.web.types import Response
 from tests.repl.lead.test_feed_ws import HELLO
 from tests.repl.net.test_net import Wire
 from tests.repl.web.one_node import FIRST, OneNode, follower
@@ -110,6 +112,53 @@ async def test_connect_refused_raises_the_class_of_the_problem(
         await network.connect(
             listener.url + "/v1/feed", headers=encode_hello(HELLO), message_bytes_max=MIB, timeout_s=60
         )
+
+
+@pytest.mark.parametrize("more", [0, 1])
+@pytest.mark.parametrize("upgrade", [False, True], ids=["request", "refused upgrade"])
+async def test_an_answer_over_the_limit_is_given_up_while_it_comes(
+    network: AiohttpNetwork, monkeypatch: pytest.MonkeyPatch, upgrade: bool, more: int
+) -> None:
+    """A peer's endless answer takes no more memory than the limit; one of the limit's size is taken."""
+    monkeypatch.setattr(real, "ANSWER_BYTES_MAX", MIB)
+    problem = b'{"type":"no-master","detail":"%s"}'
+    body = problem % (b"x" * (MIB - len(problem) + 2))
+    assert len(body) == MIB
+    ended = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 503 Service Unavailable\r\nTransfer-Encoding: chunked\r\n\r\n")
+        writer.write(b"%x\r\n%s\r\n" % (len(body), body))
+        with suppress(OSError):
+            for _ in range(more * 8_000):  # 32 MiB
+                writer.write(b"1000\r\n%s\r\n" % bytes(4096))
+                await writer.drain()
+            writer.write(b"0\r\n\r\n")
+            await writer.drain()
+            ended.set()
+        writer.close()
+
+    peer = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{peer.sockets[0].getsockname()[1]}/v1/feed"
+    asked = (
+        network.connect(url, headers={}, message_bytes_max=MIB, timeout_s=60)
+        if upgrade
+        else network.request("GET", url, timeout_s=60)
+    )
+    if more:
+        with pytest.raises(Unreachable, match=f"an answer of more than {MIB} bytes"):
+            await asked
+        assert not ended.is_set()
+    elif upgrade:
+        with pytest.raises(NotMaster):
+            await asked
+    else:
+        response = await asked
+        assert isinstance(response, Response) and bytes(response.body) == body
+    await network.close()
+    peer.close()
+    await peer.wait_closed()
 
 
 async def test_connect_to_nobody_is_unreachable(network: AiohttpNetwork, gateway: Gateway) -> None:

@@ -14,10 +14,12 @@ from repl.node.gateway import Gateway
 from repl.web.limits import ENCODED_TIMES_MAX, PAGES_IN_FLIGHT_BYTES_MAX, PIECES_A_TURN_BYTES, READ_BYTES_MAX
 from repl.web.types import Response
 from tests.repl.web.calls import BATCH, call, refused, request, turning, whole_body
-from tests.repl.web.one_node import FIRST, TERM, OneNode, started
+from tests.repl.web.one_node import FIRST, TERM, OneGroup, OneNode, started
 from vlsn.errors import Damaged, Lagging, NotMaster, TooFarBehind, VlsnLogError
 from vlsn.format import block
 from vlsn.format.batch import encode
+from vlsn.ids import Vlsn
+from vlsn.levels import LEVELS
 from vlsn.limits import MIB
 
 BLOCKS = {"Accept": "application/x-vlsnlog-blocks"}
@@ -365,6 +367,24 @@ async def test_read_after_what_is_not_in_the_log_is_refused_with_both_terms(path
     assert (await call(node, "GET", f"{path}?from=9&after_term=1")).status == 200
     refused(await call(node, "GET", f"{path}?from=1&after_term=6"), 400, "bad-argument")
     refused(await call(node, "GET", f"{path}?after_term=6"), 400, "bad-argument")
+
+
+@pytest.mark.parametrize("path", ["/v1/entries", "/v1/tail"])
+async def test_read_after_an_entry_of_an_earlier_term_than_the_log_has_there_is_refused(path: str) -> None:
+    """Also past the log's end: terms never fall along a log, so no entry of the earlier term can follow."""
+    group = OneGroup(1, 1, levels=LEVELS)
+    await group.start()
+    await group.serving()
+    await group.appended(b"a")
+    group.kill("n1")
+    await group.start()
+    await group.serving()
+    node, last = group.nodes["n1"], await group.appended(b"b")
+    assert node.opened().log.view.history.term_of(Vlsn(last)) == TERM + 1
+    for behind in (last, last + 9):
+        assert (await call(node, "GET", f"{path}?from={behind + 1}&after_term={TERM + 1}")).status == 200
+        document = refused(await call(node, "GET", f"{path}?from={behind + 1}&after_term={TERM}"), 409, "not-in-log")
+        assert (document["vlsn"], document["term"], document["found"]) == (behind, TERM, TERM + 1)
 
 
 async def test_read_is_checked_again_with_what_came_while_it_waited() -> None:

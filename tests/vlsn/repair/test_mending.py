@@ -333,6 +333,32 @@ def test_a_block_whose_term_is_not_between_those_around_it_is_refused(
             filling.add(made.data)
 
 
+@pytest.mark.parametrize("vlsn", [1, 4, 6], ids=["the log's first", "inside", "its segment's last"])
+def test_a_lost_block_between_blocks_of_one_term_has_that_term(vlsn: int) -> None:
+    """So peers are asked for it by its name, and may give it though they do not know it as durable.  The block behind
+    it may begin the next segment."""
+    machine = Machine(1)
+    opened = Opened(machine)  # term 1: VLSN 1 is its own
+    for _ in range(5):
+        opened.append(b"." * 100)
+    ends = opened.log.view.range.last
+    opened.log.cycle.rotate("request", lambda _: None)
+    opened.append(b"." * 100)
+    number, at = lsn_file(place := opened.frames_after(vlsn - 1)[0]), lsn_offset(place)
+    machine.kill()
+    path = f"{machine.directory}/{segment_name(number)}"
+    held = machine.disk.content(path)
+    size = int.from_bytes(held[at + 4 : at + 8], "little")
+    block = held[at + FRAME_BYTES : at + FRAME_BYTES + size]
+    machine.disk.flip_bit(path, at + FRAME_BYTES + 16)  # in its header: what is left of it names no term
+    wound, stored = find_wound_of_closed(machine.disk, machine.stores, machine.directory, number)
+    assert wound is not None and wound.first == vlsn and ends == 6
+    filling = Filling(wound, term_max=stored)
+    assert filling.term == (1 if vlsn > 1 else 0)  # nothing lies before the log's first block
+    filling.add(block)
+    assert filling.whole and filling.term == 1
+
+
 def test_a_copy_without_room_is_refused_with_nothing_changed() -> None:
     story = Story()
     number = story.flip(30, 100)
