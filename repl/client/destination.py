@@ -21,7 +21,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
-from typing import Final, overload
+from typing import Final, cast, overload
 
 import msgspec
 import numpy as np
@@ -30,7 +30,7 @@ from repl.client.destination_stream import ACKS_MAX, DestinationStream
 from repl.client.destinations import AGAIN_S, Destinations
 from repl.destinations.message_batch import Taken
 from vlsn.errors import BadArgument, ChannelClosed, Unreachable, VlsnLogError
-from vlsn.format.vlsn_set import Vlsns, VlsnSet
+from vlsn.format.vlsn_set import Vlsns
 from vlsn.state.destinations import key_of
 
 PREFETCH: Final = 100
@@ -272,7 +272,8 @@ class Destination:
                 try:
                     vlsns = np.unique(np.concatenate(gathered.columns))
                     for at in range(0, len(vlsns), ACKS_MAX):
-                        await self._destinations.ack(self.name, VlsnSet.of(vlsns[at : at + ACKS_MAX]), uuid)
+                        some = cast(Sequence[int], vlsns[at : at + ACKS_MAX])  # an array serves as one
+                        await self._destinations.ack(self.name, some, uuid)
                 except Exception as error:
                     gathered.told.set_exception(error)
                     gathered.told.exception()  # marks the error as seen: a caller that does not wait never asks for it

@@ -104,8 +104,8 @@ class Acknowledged:
     def fold(self) -> None:
         """Removes VLSNs that the table has now from the noted ones."""
         acked = self._folded()
-        if acked is not None and acked.since == self.since and self._noted:
-            all_done = self._noted.last <= acked.floor
+        if acked is not None and acked.since == self.since:
+            all_done = acked.floor >= self._noted.last
             self._noted = VlsnSet() if all_done else self._noted.minus(acked.done)
 
     def skip(self, first: int, last: int) -> None:

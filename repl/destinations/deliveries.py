@@ -71,7 +71,7 @@ class Deliveries:
         self._parts = DeliveryParts(
             source=source,
             pages=pages,
-            table=self._log.view.history.acks.get,
+            table=self._log.view.history.acks.folded.get,
             notes=self.notes,
             confirm=self._confirm,
             bury=self._bury,
@@ -123,7 +123,7 @@ class Deliveries:
         """Returns the delivery of a destination, and creates a missing delivery. Returns None while the
         acknowledgements have no table for the destination."""
         delivery = self._of.get(settings.uuid)
-        if delivery is None and self._log.view.history.acks.get(settings.uuid) is not None:
+        if delivery is None and self._log.view.history.acks.folded.get(settings.uuid) is not None:
             delivery = self._of[settings.uuid] = Delivery(self._parts, name, settings)
         return delivery
 
@@ -176,7 +176,7 @@ class Deliveries:
         self._meet_all()
         rows_left = SAMPLED_ROWS
         for uuid, delivery in list(self._of.items()):
-            if acks.get(uuid) is None:
+            if acks.folded.get(uuid) is None:
                 delivery.close(NotFound(f"destination {delivery.name} was dropped"))
                 del self._of[uuid]
                 self.notes.forget(delivery)

@@ -522,7 +522,7 @@ class Delivery:
         self._parts.bury(self, dead)
 
     def _check_known(self, vlsns: VlsnSet) -> None:
-        if not vlsns:
+        if not len(vlsns.firsts):
             raise BadArgument("vlsns: the list is empty")
         first, last = int(vlsns.firsts[0]), int(vlsns.lasts[-1])
         if first < 1 or last > self._parts.source.durable:

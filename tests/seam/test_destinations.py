@@ -66,7 +66,7 @@ def client(group: Group, timeout_s: float = 300.0) -> Client:
 
 
 def acked(group: Group, uuid: str) -> Acked:
-    found = group.nodes[group.master].opened().log.view.history.acks.get(uuid)
+    found = group.nodes[group.master].opened().log.view.history.acks.folded.get(uuid)
     assert found is not None
     return found
 

@@ -74,7 +74,7 @@ def uncovered(group: Group, name: str, uuid: str, held: dict[int, bytes]) -> lis
     neither durably acknowledged nor reported as missing."""
     opened = group.nodes[name].opened()
     log, disk = opened.log, group.machines[name].disk
-    acked = log.view.history.acks.get(uuid)
+    acked = log.view.history.acks.folded.get(uuid)
     rows = log.care.state.pages().read().get(uuid)
     paged: dict[int, bytes] = {}
     missing: list[tuple[int, int]] = []

@@ -19,6 +19,7 @@ from tests.seam.nodes import BIG, CLEANS, JSON, SEGMENT, Group
 from tests.sim.logs import places
 from vlsn.format.own_entries import FOUNDING_FIELD
 from vlsn.ids import NodeName, Vlsn
+from vlsn.levels import LEVELS
 from vlsn.limits import KIB
 from vlsn.repair.restore_messages import read_offer
 from vlsn.state.producers import Producers, ProducersRecord
@@ -453,6 +454,19 @@ async def test_what_is_asked_of_a_node_whose_log_is_being_closed_is_answered_or_
     await asyncio.wait(asking)
     assert all(task.cancelled() for task in asking), asking
     assert answers <= {"", "no-master", "not-ready", "wrong-name"} and "" in answers, answers
+    await group.stop()
+    assert not group.fatal
+
+
+@virtual
+async def test_a_node_that_is_stopped_as_it_closes_its_log_for_a_restore_ends_quietly() -> None:
+    group = Group(1, levels=LEVELS)
+    await group.start()
+    await group.serving("n1")
+    await group.until(lambda: group.nodes["n2"].dtvlsn() > 0, "n2 follows")
+    url = f"{group.url('n2')}/v1/admin/restore"
+    answer = await group.client.request("POST", url, headers=JSON, body=b"{}", timeout_s=5.0)
+    assert answer.status == 200, bytes(answer.body)
     await group.stop()
     assert not group.fatal
 

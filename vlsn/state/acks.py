@@ -204,7 +204,8 @@ class AckTable(LogTable):
         self.limits = limits or AckLimits()
         record = record or AcksRecord()
         self._settled: Tables = {uuid: Acked.of(table) for uuid, table in record.tables.items()}
-        self._folded: Tables = dict(self._settled)
+        self.folded: Tables = dict(self._settled)
+        """The acknowledgements of each destination, by uuid, as of ``folded_to``. Only this class changes it."""
         self._notes: list[_Noted] = []
         """The notes after VLSN ``settled``, in log order."""
         self._done = 0
@@ -212,17 +213,12 @@ class AckTable(LogTable):
         self.lacks_to = record.lacks_to
         self.settled = max(vlsn, record.lacks_to)
         self.folded_to = Vlsn(self.settled)
-        """The VLSN as of which ``get`` answers. This VLSN is durable and synced on this node."""
+        """The VLSN up to which notes are folded. This VLSN is durable and synced on this node."""
         self._kept: Tables | None = dict(self._settled) if record.keyed else None
         """The tables as the last checkpoint wrote them. With None, the next checkpoint writes all tables."""
 
-    def get(self, uuid: str) -> Acked | None:
-        """Returns the acknowledgements of destination ``uuid`` as of ``folded_to``, or None if no such destination is
-        known."""
-        return self._folded.get(uuid)
-
     def __len__(self) -> int:
-        return len(self._folded)
+        return len(self.folded)
 
     @property
     def coming(self) -> Vlsn | None:
@@ -246,7 +242,7 @@ class AckTable(LogTable):
         self.folded_to = vlsn
         if self._done < len(self._notes):
             end = bisect_right(self._notes, vlsn, lo=self._done, key=_vlsn_of)
-            _fold(self._folded, self._notes[self._done : end], self.limits)
+            _fold(self.folded, self._notes[self._done : end], self.limits)
             self._done = end
 
     def settle(self, vlsn: Vlsn) -> None:
@@ -258,7 +254,7 @@ class AckTable(LogTable):
         self.settled = vlsn
         end = bisect_right(self._notes, vlsn, key=_vlsn_of)
         if end == self._done:
-            self._settled = dict(self._folded)
+            self._settled = dict(self.folded)
         else:
             _fold(self._settled, self._notes[:end], self.limits)
         del self._notes[:end]
@@ -269,9 +265,14 @@ class AckTable(LogTable):
         may be below the folded VLSN."""
         del self._notes[bisect_right(self._notes, last, key=_vlsn_of) :]
         if last < self.folded_to:
-            self._folded = dict(self._settled)
-            _fold(self._folded, self._notes, self.limits)
+            self._unfold()
+            _fold(self.folded, self._notes, self.limits)
             self.folded_to, self._done = last, len(self._notes)
+
+    def _unfold(self) -> None:
+        """Makes the folded tables those of ``settled``."""
+        self.folded.clear()
+        self.folded.update(self._settled)
 
     # The missing part of the table.
 
@@ -295,7 +296,8 @@ class AckTable(LogTable):
         made here after ``vlsn``."""
         folded_to = self.folded_to
         del self._notes[: bisect_right(self._notes, vlsn, key=_vlsn_of)]
-        self._settled, self._folded, self._kept, self._done = known._settled, dict(known._settled), None, 0
+        self._settled, self._kept, self._done = known._settled, None, 0
+        self._unfold()
         self.lacks_to, self.settled, self.folded_to = known.lacks_to, vlsn, vlsn
         self.advance(folded_to)
 
@@ -309,7 +311,7 @@ class AckTable(LogTable):
         tables, notes, limits = dict(self._settled), self._notes, self.limits
         end = bisect_right(notes, vlsn, key=_vlsn_of)
         if end == self._done:
-            tables, notes = dict(self._folded), []
+            tables, notes = dict(self.folded), []
         else:
             notes = notes[:end]
 

@@ -189,7 +189,7 @@ def views_of(kept: Mapping[str, Kept], acks: AckTable) -> list[DestinationView]:
     A destination is left out if its settings are durable but its table is not yet, or if its table belongs to another
     uuid."""
     placed = settings_in(kept)
-    tables = {name: acks.get(each.settings.uuid) for name, each in placed.items()}
+    tables = {name: acks.folded.get(each.settings.uuid) for name, each in placed.items()}
     return [
         DestinationView(name, placed[name].settings, acked)
         for name, acked in list(tables.items())[:DESTINATIONS_MAX]

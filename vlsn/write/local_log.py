@@ -235,18 +235,18 @@ class LocalLog:
 
     def close(self, done: Callable[[], None]) -> None:
         """Stops the log cleanly. ``done`` is called when the files are closed, even if the log fails before; the caller
-        then closes the workers.
+        then closes the workers. A second call joins the stop that is under way.
 
             1  everything queued is synced; new appends are refused
             2  a checkpoint whose end is marked clean; without room it is left out, and the next open reads from the
                preceding checkpoint
             3  the files are closed, the lock is released
         """
-        self.life.closing = True
+        joins, self.life.closing = self.life.closing, True
         self._closers.append(done)
         if self.life.over:
             self._finish()
-        else:
+        elif not joins:
             self.cycle.drain(self._drained)
 
     def _drained(self) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -18,8 +18,6 @@ from repl.web.types import Handler, Listener, Request, Response, Upgrade
 from tests.repl.web.one_node import OneNode, started
 from vlsn.limits import MIB
 from vlsn.seams import Channel
-
-T = TypeVar("T")
 
 
 @asynccontextmanager
@@ -34,10 +32,10 @@ async def served(handler: Handler, *, port: int = 0) -> AsyncIterator[Listener]:
 
 
 @asynccontextmanager
-async def serving(*, port: int = 0, **asked: Any) -> AsyncIterator[OneNode]:
+async def serving(**asked: Any) -> AsyncIterator[OneNode]:
     """Yields a master of a group of one (``started``), at its ``url``."""
     node = await started(**{"segment_bytes": 2 * MIB, **asked})
-    async with at_socket(node, port=port):
+    async with at_socket(node):
         yield node
 
 
@@ -65,10 +63,6 @@ class ServedNode:
         async with at_socket(self.node) as self.url:
             self._up.set()
             await self._end.wait()
-
-    def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Runs a coroutine on the node's loop."""
-        return asyncio.run_coroutine_threadsafe(work(), self._loop).result(60)
 
     def __enter__(self) -> ServedNode:
         self._thread.start()

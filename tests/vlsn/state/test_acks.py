@@ -84,7 +84,7 @@ def model(commits: list[tuple[int, Notes]]) -> dict[str, Model]:
 def said(table: AckTable) -> dict[str, Model]:
     found = {}
     for uuid in UUIDS:
-        acked = table.get(uuid)
+        acked = table.folded.get(uuid)
         if acked is not None:
             tries = dict(zip(acked.tries.vlsns.tolist(), acked.tries.counts.tolist(), strict=True))
             done, dead = (frozenset(each.vlsns().tolist()) for each in (acked.done, acked.dead))
@@ -215,11 +215,11 @@ def test_what_is_not_durable_is_not_folded_and_leaves_no_trace_behind_a_rollback
     table.note(Vlsn(5), {UUIDS[0]: AckNote(begin=1)})
     table.note(Vlsn(8), {UUIDS[0]: AckNote(done=packed({1, 2}))})
     table.advance(Vlsn(7))
-    acked = table.get(UUIDS[0])
+    acked = table.folded.get(UUIDS[0])
     assert acked is not None and not acked.floor
     table.truncate(Vlsn(7))
     table.advance(Vlsn(9))
-    assert table.get(UUIDS[0]) is acked
+    assert table.folded.get(UUIDS[0]) is acked
 
 
 def test_what_was_folded_is_undone_where_an_operator_cuts_the_log() -> None:
@@ -231,9 +231,9 @@ def test_what_was_folded_is_undone_where_an_operator_cuts_the_log() -> None:
     table.note(Vlsn(21), {UUIDS[1]: AckNote(begin=1)})
     table.advance(Vlsn(22))
     table.truncate(Vlsn(10))
-    acked = table.get(UUIDS[0])
+    acked = table.folded.get(UUIDS[0])
     assert acked is not None and acked.done == VlsnSet.of([1, 2])
-    assert (table.get(UUIDS[1]), table.folded_to) == (None, 10)
+    assert (table.folded.get(UUIDS[1]), table.folded_to) == (None, 10)
 
 
 def test_a_record_that_cannot_be_is_damage() -> None:
@@ -273,5 +273,5 @@ def test_a_note_that_makes_too_many_intervals_is_passed_over() -> None:
     table.note(Vlsn(32), {UUIDS[0]: AckNote(done=packed({10}))})
     table.note(Vlsn(33), {UUIDS[0]: AckNote(done=packed({3}))})
     table.advance(Vlsn(40))
-    acked = table.get(UUIDS[0])
+    acked = table.folded.get(UUIDS[0])
     assert acked is not None and acked.done == VlsnSet.of([2, 3, 4, 6, 8])

@@ -57,7 +57,7 @@ def known(opened: Opened) -> Plain:
     opened.log.view.fold_acks()
     found = {}
     for uuid in (KEPT, CHANGED, DROPPED, MADE):
-        acked = opened.log.view.history.acks.get(uuid)
+        acked = opened.log.view.history.acks.folded.get(uuid)
         if acked is not None:
             found[uuid] = set(acked.done.vlsns().tolist()), set(acked.dead.vlsns().tolist())
     return found
