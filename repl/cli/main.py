@@ -52,6 +52,7 @@ _COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "repair": ("repair", "Replace what differs in a stopped node's copy, as an audit's report says."),
     "export": ("export", "Write entries as Parquet or JSON files, each exactly once, by Spark."),
     "bench": ("bench", "Measure a cluster, or the local log alone."),
+    "certs": ("certs", "Make certificates for TLS."),
     "config": ("config", "Print the settings and where each comes from."),
 }
 _MODULES: Final = "repl.cli."
