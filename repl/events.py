@@ -38,6 +38,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "damage": ("damage", "damage.stays", "mended", "scrub.unreadable", "state.rotten"),
     "producers": ("producers.lost", "producers.waits", "producers.found", "producers.forgotten"),
+    "tls": ("tls.reloaded", "tls.reload-failed"),
     "background": ("background.failed", "background.works"),
     "cdc": (
         "cdc.starts",

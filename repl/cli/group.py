@@ -209,7 +209,7 @@ async def _posted(opened: Network, url: str, body: object) -> Response:
     for _ in range(HOPS_MAX):
         response = await sent(opened, "POST", url, body=body, timeout_s=TIMEOUT_S)
         location = response.headers.get("Location", "")
-        if response.status != 307 or not location.startswith("http://"):
+        if response.status != 307 or not location.startswith(("http://", "https://")):
             break
         url = location
     return response

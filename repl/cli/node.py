@@ -23,7 +23,7 @@ def _flag(name: str) -> click.Option:
     if name == "members":
         return click.Option(["--member", "members"], multiple=True, metavar="NAME=URL", help=f"{text}; once for each.")
     kind = str(each.type)
-    if kind == "Path":
+    if kind.startswith("Path"):
         return click.Option([f"--{name}"], type=click.Path(path_type=Path), help=text + ".")
     metavar = "BYTES" if "bytes" in name else {"int": "NUMBER", "float": "SECONDS"}.get(kind, "TEXT")
     shown = "" if not isinstance(each.default, int | float) else f"  [default: {each.default:g}]"

@@ -221,6 +221,7 @@ class Following(Role):
             headers=encode_hello(self._hello(NodeName(master.name), incarnation)),
             message_bytes_max=MESSAGE_BYTES_MAX + 64,
             timeout_s=member.config.connect_timeout_s,
+            peer=master.name,
         )
 
     def _hello(self, to: NodeName, to_incarnation: Incarnation) -> FeedHello:

@@ -29,7 +29,7 @@ from vlsn.levels import LEVEL_1, Levels
 
 Purpose = Literal["founding", "discovery"]
 MasterName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{0,32}\Z")]
-MasterUrl = Annotated[str, Meta(pattern=r"^(http://[!-~]{1,256})?\Z")]
+MasterUrl = Annotated[str, Meta(pattern=r"^(https?://[!-~]{1,256})?\Z")]
 FOUNDING: Final = "founding"
 DISCOVERY: Final = "discovery"
 ALARMS_MAX: Final = 32

@@ -27,7 +27,7 @@ async def ask(member: Member, name: NodeName, url: str, purpose: Purpose) -> Ans
     if name == member.config.name:
         return answer_of(member)
     try:
-        body = await post(member, f"{url}/v1/peer/hello", question_of(member, name, purpose))
+        body = await post(member, name, f"{url}/v1/peer/hello", question_of(member, name, purpose))
     except VlsnLogError as fault:
         member.members.alarms.pop(name, None)
         member.members.answered(name, fault)
@@ -117,20 +117,22 @@ async def post_to(member: Member, name: NodeName, path: str, message: msgspec.St
     there."""
     url = member.members.urls[name]
     try:
-        return await post(member, url + path, message)
+        return await post(member, name, url + path, message)
     except VlsnLogError as fault:
         member.members.not_at(name, url, fault)
         raise
 
 
-async def post(member: Member, url: str, message: msgspec.Struct) -> bytes:
-    """Posts, and returns the answer's body. Raises ``Unreachable``, or what was answered instead."""
+async def post(member: Member, name: NodeName, url: str, message: msgspec.Struct) -> bytes:
+    """Posts to the member ``name``, and returns the answer's body. Raises ``Unreachable``, or what was answered
+    instead."""
     response = await member.network.request(
         "POST",
         url,
         headers={"Content-Type": "application/json"},
         body=msgspec.json.encode(message),
         timeout_s=member.config.connect_timeout_s,
+        peer=name,
     )
     if response.status != 200:
         raise error_of(bytes(response.body))
@@ -141,7 +143,10 @@ async def get(member: Member, name: NodeName, path: str, **fields: object) -> by
     """Asks the member ``name`` by a GET that names both nodes. Raises ``Unreachable``, or what was answered instead."""
     asked = {"group": member.config.group, "sender": member.config.name, "to": name, **fields}
     response = await member.network.request(
-        "GET", f"{member.members.urls[name]}{path}?{urlencode(asked)}", timeout_s=member.config.connect_timeout_s
+        "GET",
+        f"{member.members.urls[name]}{path}?{urlencode(asked)}",
+        timeout_s=member.config.connect_timeout_s,
+        peer=name,
     )
     if response.status != 200:
         raise error_of(bytes(response.body))

@@ -15,13 +15,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from repl.tls_files import TlsFiles as TlsFiles
+from repl.tls_files import calling, restrict, show, trust
 from vlsn.errors import BadArgument
+
+C = TypeVar("C", bound=ssl.SSLContext)
 
 LOOK_S: Final = 5.0
 """The seconds between two looks at the files."""
@@ -36,7 +39,6 @@ HTTP_MARK: Final = "http/1.1"
 OFF: Final = "off"
 ALLOW: Final = "allow"
 REQUIRE: Final = "require"
-_FILE_BYTES_MAX: Final = 1 << 20
 _SCHEME: Final = "vlsnlog:"
 
 
@@ -48,33 +50,6 @@ def node_uri(group: str, name: str) -> str:
 def client_uri(group: str, name: str) -> str:
     """Returns the URI of a client's certificate. It names no member, because a member's name has no ``/``."""
     return f"{_SCHEME}{group}/client/{name}"
-
-
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """Paths of PEM files. ``cert`` may hold a chain, and ``ca`` several authorities. Empty: no certificate; the
-    system's authorities."""
-
-    ca: str = ""
-    cert: str = ""
-    key: str = ""
-
-    @classmethod
-    def of_environment(cls, environment: Mapping[str, str] | None = None) -> TlsFiles:
-        """Reads ``VLSNLOG_TLS_CA``, ``VLSNLOG_TLS_CERT`` and ``VLSNLOG_TLS_KEY``."""
-        said = os.environ if environment is None else environment
-        return cls(*(said.get(f"VLSNLOG_TLS_{name}", "") for name in ("CA", "CERT", "KEY")))
-
-    def stamp(self) -> tuple[object, ...]:
-        """Returns what changes when a file is replaced or written. A file that is not there has ``None``."""
-        found: list[object] = []
-        for path in (self.ca, self.cert, self.key):
-            try:
-                stat = os.stat(path) if path else None
-            except OSError:
-                stat = None
-            found.append(stat and (stat.st_ino, stat.st_dev, stat.st_size, stat.st_mtime_ns))
-        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +85,7 @@ class Loaded:
         self._files = files
         self._own = own
         self._peers: dict[str, PeerContext] = {}
-        self.client: ssl.SSLContext = self._calling(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+        self.client = self._calling(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
         self.roots = frozenset(self.client.get_ca_certs(binary_form=True))
         self.server: ssl.SSLContext | None = None
         self.not_after_s = 0.0
@@ -124,7 +99,7 @@ class Loaded:
         own = self._own
         if not peer or own is None:
             return self.client
-        context: PeerContext | None = self._peers.get(peer)
+        context = self._peers.get(peer)
         if context is None:
             if len(self._peers) >= PEERS_MAX:
                 self._peers.clear()
@@ -139,26 +114,18 @@ class Loaded:
         served = () if self.server is None else (self.server,)
         return frozenset((self.client, *served, *self._peers.values()))
 
-    def _calling(self, context: Any) -> Any:
-        _restrict(context)
+    def _calling(self, context: C) -> C:
         context.set_alpn_protocols([HTTP_MARK])
-        files = self._files
-        if files.ca:
-            _trust(context, files.ca)
-        else:
-            context.load_default_certs(ssl.Purpose.SERVER_AUTH)
-        if files.cert:
-            _show(context, files)
-        return context
+        return calling(context, self._files)
 
     def _serving(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        _restrict(context)
+        restrict(context)
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET
-        _trust(context, self._files.ca)
+        trust(context, self._files.ca)
         context.verify_mode = ssl.CERT_OPTIONAL
-        _show(context, self._files)
+        show(context, self._files)
         return context
 
     def _tried(self, own: Own, server: ssl.SSLContext) -> float:
@@ -170,14 +137,13 @@ class Loaded:
             while not (_advanced(calls) & _advanced(answers)):
                 pass
         except ssl.SSLCertVerificationError as error:
-            said = error.verify_message if error.verify_code else error.args[-1]
             needed = f"the URI {node_uri(own.group, own.name)} and the host {own.host}"
             raise BadArgument(
-                f"tls_cert: {self._files.cert}: no member would accept it: {said}; it needs {needed}, from an authority in "
-                "tls_ca; `vlsnlog certs node` makes such a one"
+                f"tls_cert: {self._files.cert}: no member would accept it: {refusal_of(error)}; it needs {needed}, "
+                "from an authority in tls_ca; `vlsnlog certs node` makes such a one"
             ) from None
         except ssl.SSLError as error:
-            raise BadArgument(f"tls_cert: {self._files.cert}: cannot be used: {error.reason or error}") from None
+            raise BadArgument(f"tls_cert: {self._files.cert}: cannot be used: {refusal_of(error)}") from None
         found = calls.getpeercert()
         assert found is not None
         return float(ssl.cert_time_to_seconds(str(found["notAfter"])))
@@ -232,9 +198,19 @@ class Trust:
             self.look()
 
 
-def _restrict(context: ssl.SSLContext) -> None:
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+def refusal_of(error: ssl.SSLError) -> str:
+    """Returns why a handshake failed, in words."""
+    said = getattr(error, "verify_message", None) or getattr(error, "reason", None)  # one of ours has neither
+    return str(said or error.args[-1])
+
+
+async def end_over(ends: Sequence[Callable[[], None]], *, after_s: float = 0.0) -> None:
+    """Calls all of ``ends``, evenly over ``END_OLD_S`` seconds, or all at once ``after_s`` seconds from now."""
+    await asyncio.sleep(after_s)
+    for end in ends:
+        end()
+        if not after_s:
+            await asyncio.sleep(END_OLD_S / len(ends))
 
 
 def _advanced(side: ssl.SSLObject) -> bool:
@@ -244,34 +220,3 @@ def _advanced(side: ssl.SSLObject) -> bool:
     except ssl.SSLWantReadError:
         return False
     return True
-
-
-def _trust(context: ssl.SSLContext, path: str) -> None:
-    try:
-        context.load_verify_locations(cafile=path)
-    except (OSError, ValueError) as error:
-        raise BadArgument(f"tls_ca: {path}: {_said(error, 'holds no certificates in PEM')}") from None
-
-
-def _show(context: ssl.SSLContext, files: TlsFiles) -> None:
-    for name, path in (("tls_cert", files.cert), ("tls_key", files.key)):
-        if not path:
-            raise BadArgument(f"{name}: not given; a certificate and its key are named together")
-        try:
-            if os.stat(path).st_size > _FILE_BYTES_MAX:
-                raise BadArgument(f"{name}: {path}: has more than {_FILE_BYTES_MAX} bytes, and is no PEM file of ours")
-            os.close(os.open(path, os.O_RDONLY))
-        except OSError as error:
-            raise BadArgument(f"{name}: {path}: {_said(error, 'cannot be read')}") from None
-    try:
-        context.load_cert_chain(files.cert, files.key, password=b"")  # else OpenSSL asks a terminal
-    except (OSError, ValueError) as error:
-        said = _said(error, "they are no certificate in PEM and its key without a password")
-        raise BadArgument(f"tls_cert, tls_key: {files.cert}, {files.key}: {said}") from None
-
-
-def _said(error: Exception, otherwise: str) -> str:
-    if isinstance(error, ssl.SSLError) or not isinstance(error, OSError):
-        reason = getattr(error, "reason", None)
-        return f"{otherwise} ({reason})" if reason else otherwise
-    return error.strerror or otherwise

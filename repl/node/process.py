@@ -14,13 +14,16 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 import uvloop
 
 from repl.config import NodeConfig
 from repl.net.children import ProcessChildren
 from repl.net.network import AiohttpNetwork
+from repl.net.tls import OFF, REQUIRE, Own, TlsFiles, Trust
 from repl.node.capacity import check_files, connections_of, files_most, memory_bytes, readers_of
 from repl.node.logging_format import log_to
 from repl.node.node import Node
@@ -73,6 +76,14 @@ def give_back(loop: asyncio.AbstractEventLoop) -> None:
         loop.call_later(GIVE_BACK_S, give_back, loop)
 
 
+def trust_of(config: NodeConfig, event: Callable[..., None]) -> Trust | None:
+    """Loads the node's certificate and authorities, if it has TLS. Raises ``BadArgument``."""
+    if config.tls == OFF:
+        return None
+    files = TlsFiles(ca=str(config.tls_ca), cert=str(config.tls_cert), key=str(config.tls_key))
+    return Trust(files, own=Own(config.group, config.name, urlsplit(config.url).hostname or ""), event=event)
+
+
 async def _run(config: NodeConfig, *, connections_max: int) -> int:
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
@@ -92,7 +103,13 @@ async def _run(config: NodeConfig, *, connections_max: int) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, 0)
     seams = Seams(PosixDisk(), SystemClock(), SystemRandom(), LoopThreads(loop), LmdbStores())
-    network = AiohttpNetwork(head_s=config.head_s, idle_s=config.idle_s, connections_max=connections_max)
+    network = AiohttpNetwork(
+        head_s=config.head_s,
+        idle_s=config.idle_s,
+        connections_max=connections_max,
+        tls=trust_of(config, lambda name, **fields: node.member.event(name, **fields)),
+        plain=config.tls != REQUIRE,
+    )
     children = ProcessChildren(lambda name, line: logger.info("%s cdc %s: %s", config.name, name, line))
     node = Node(config, seams, network, children, on_fatal=fatal)
     await node.start()

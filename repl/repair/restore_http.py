@@ -67,6 +67,7 @@ class RepairRoutes:
 
     async def offer(self, request: Request) -> Response:
         asked = await asked_object(request)
+        request.check_member(str(asked.get("sender")))
         with self._records.hold(asked.get("purpose") == RECORD):
             answer = await self._repairs.offer(asked)
         return Response(200, HEADERS, answer)
@@ -100,6 +101,7 @@ class RepairRoutes:
 
     async def range(self, request: Request) -> Response:
         _require(request, _RANGE)
+        request.check_member(None)
         number = query.whole(request.query, "segment", 0, 1, NUMBER_MAX)
         start = query.whole(request.query, "start", 0, 0, SEGMENT_BYTES_MAX)
         end = query.whole(request.query, "end", 0, 0, SEGMENT_BYTES_MAX)
@@ -120,3 +122,5 @@ def _require(request: Request, names: frozenset[str]) -> None:
     """Checks that ``names`` are asked; ignores further fields of a later peer. Raises ``BadArgument``."""
     if not names <= request.query.keys():
         raise BadArgument(f"this call takes all of: {', '.join(sorted(names))}")
+    if "sender" in names:
+        request.check_member(request.query["sender"])

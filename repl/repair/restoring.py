@@ -428,6 +428,7 @@ class Peer:
             headers={"Content-Type": "application/json"},
             body=msgspec.json.encode(asked),
             timeout_s=member.config.connect_timeout_s,
+            peer=self.name,
         )
         if response.status != 200:
             raise error_of(bytes(response.body))
@@ -443,7 +444,9 @@ class Peer:
 
     async def read(self, session: str, number: int, start: int, end: int, *, have: Vlsn) -> bytes:
         fields = urlencode({"session": session, "segment": number, "start": start, "end": end, "have": have})
-        response = await self._member.network.request("GET", f"{self._url}?{fields}", timeout_s=RANGE_TIMEOUT_S)
+        response = await self._member.network.request(
+            "GET", f"{self._url}?{fields}", timeout_s=RANGE_TIMEOUT_S, peer=self.name
+        )
         body = bytes(response.body)
         if response.status != 200:
             raise error_of(body)

@@ -1,0 +1,88 @@
+"""Three node processes that speak TLS alone: members by their certificates, clients by https."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from repl.client.connect import connect
+from repl.cluster import Cluster, ending_with, free_base_port, prepare
+from repl.net.network import AiohttpNetwork
+from repl.tls_files import TlsFiles
+from tests.repl.net.tls.certificates import authority, files_of
+from vlsn.errors import BadArgument, Unreachable
+
+SETTLE_S = 60.0
+
+
+def secured(cluster: Cluster, ca: Path, mode: str = "require") -> None:
+    """Gives each node a certificate, and each member an https URL, where TLS is required."""
+    for node in cluster.nodes:
+        files = files_of(node.name, node.directory, ca)
+        text = node.config_path.read_text()
+        if mode == "require":
+            text = text.replace("http://", "https://")
+            node.url = node.url.replace("http://", "https://")
+        lines = f'tls = "{mode}"\ntls_cert = "{node.name}.pem"\ntls_key = "{node.name}.key"\ntls_ca = "{files.ca}"\n'
+        node.config_path.write_text(lines + text)
+
+
+@pytest.mark.real
+@pytest.mark.feature("TLS")
+async def test_a_group_speaks_tls_alone(tmp_path: Path) -> None:
+    ca = authority(tmp_path / "ca")
+    trusted = TlsFiles(ca=str(ca / "ca.pem"))
+    network = AiohttpNetwork(tls=trusted)
+    cluster = prepare(tmp_path, network, base_port=free_base_port(), group="demo")
+    secured(cluster, ca)
+    wrong = files_of("n1", tmp_path / "wrong", ca)
+    n3 = cluster.node("n3")
+    right = n3.config_path.read_text()
+    n3.config_path.write_text(right.replace("n3.pem", wrong.cert).replace("n3.key", wrong.key))
+    with ending_with(cluster):
+        n3.start()
+        while n3.ended is None:  # noqa: ASYNC110 (another process)
+            await asyncio.sleep(0.05)
+        assert n3.ended == 2
+        assert "vlsnlog:demo/n3" in n3.last_words()
+        n3.config_path.write_text(right)
+        for node in cluster.nodes:
+            node.start()
+        async with asyncio.timeout(SETTLE_S):
+            master = await cluster.serving()
+        async with connect(",".join(cluster.urls), tls=trusted, exactly_once=True, timeout_s=SETTLE_S) as log:
+            last = (await log.append_many([b"%d" % number for number in range(1_000)]))[1]
+            async with asyncio.timeout(SETTLE_S):
+                await cluster.durable(last)
+            assert len([entry async for entry in log.read()]) == 1_000
+            cluster.node(master).kill()
+            await log.append(b"after the master is gone")
+        async with AsyncExitOf(AiohttpNetwork(tls=TlsFiles())) as stranger:
+            with pytest.raises(Unreachable, match="TLS"):
+                await stranger.request(
+                    "GET", f"{next(node.url for node in cluster.nodes if node.running)}/healthz", timeout_s=5
+                )
+        await cluster.stop()
+    await network.close()
+
+
+class AsyncExitOf:
+    """Closes a network at the end of a block."""
+
+    def __init__(self, network: AiohttpNetwork) -> None:
+        self._network = network
+
+    async def __aenter__(self) -> AiohttpNetwork:
+        return self._network
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self._network.close()
+
+
+async def test_files_that_are_not_there_are_said_before_a_connection(tmp_path: Path) -> None:
+    network = AiohttpNetwork(tls=TlsFiles(ca=str(tmp_path / "none.pem")))
+    with pytest.raises(BadArgument, match=r"tls_ca: .*none.pem: No such file"):
+        await network.request("GET", "https://127.0.0.1:1/", timeout_s=1)
+    await network.close()
