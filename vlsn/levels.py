@@ -76,6 +76,8 @@ REDELIVERY = 4
 """The level from which on a destination may have a redelivery delay, and ``max_out``."""
 LEVELS = Levels(1, 4)
 """The levels of this binary."""
+HTTPS_URLS = LEVELS.max
+"""The level from which on members may have ``https`` URLs. Releases before TLS refuse the hellos that carry one."""
 
 
 def unread(what: str, version: int, last: int, *, number: str = "version") -> WrongVersion:

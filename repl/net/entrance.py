@@ -34,10 +34,10 @@ _TLS = 0x16
 """The first byte of a ClientHello's record; no method of HTTP begins with it."""
 _MARK = PEER_MARK.encode()
 _PLAIN_REFUSED = (
-    b'{"type":"bad-argument","title":"Bad argument","status":400,"detail":"this node speaks TLS: use https://"}'
+    b'{"type":"misdirected","title":"Misdirected","status":421,"detail":"this node speaks TLS alone: use https://"}'
 )
 _REFUSAL = (
-    b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/problem+json\r\nConnection: close\r\n"
+    b"HTTP/1.1 421 Misdirected Request\r\nContent-Type: application/problem+json\r\nConnection: close\r\n"
     b"Content-Length: %d\r\n\r\n%b" % (len(_PLAIN_REFUSED), _PLAIN_REFUSED)
 )
 Connect = Callable[[socket.socket, ssl.SSLContext | None], Awaitable[None]]

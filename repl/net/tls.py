@@ -167,7 +167,7 @@ class Trust:
         """Loads the files. Raises ``BadArgument``."""
         self.own = own
         self._files = files
-        self._event = event or (lambda name, **fields: None)
+        self.event = event or (lambda name, **fields: None)
         self._stamp = files.stamp()
         self.loaded = Loaded(files, own)
         self.shrunk: list[Callable[[frozenset[ssl.SSLContext]], None]] = []
@@ -182,11 +182,11 @@ class Trust:
         try:
             loaded = Loaded(self._files, self.own)
         except BadArgument as error:
-            self._event("tls.reload-failed", why=str(error))
+            self.event("tls.reload-failed", why=str(error))
             return
         before, self.loaded = self.loaded, loaded
         gone = len(before.roots - loaded.roots)
-        self._event("tls.reloaded", not_after=int(loaded.not_after_s), authorities_gone=gone)
+        self.event("tls.reloaded", not_after=int(loaded.not_after_s), authorities_gone=gone)
         if gone:
             for each in self.shrunk:
                 each(loaded.contexts())

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import sys
 from pathlib import Path
 
 import pytest
 
 from repl.client.connect import connect
-from repl.cluster import Cluster, ending_with, free_base_port, prepare
+from repl.client.endpoints import Endpoints
+from repl.cluster import Cluster, Node, ending_with, free_base_port, prepare
 from repl.net.network import AiohttpNetwork
 from repl.tls_files import TlsFiles
 from tests.repl.net.tls.certificates import authority, files_of
-from vlsn.errors import BadArgument, Unreachable
+from vlsn.errors import BadArgument, Misdirected, Unreachable
 
-SETTLE_S = 60.0
+SETTLE_S = 240.0
 
 
 def secured(cluster: Cluster, ca: Path, mode: str = "require") -> None:
@@ -66,6 +69,63 @@ async def test_a_group_speaks_tls_alone(tmp_path: Path) -> None:
                 )
         await cluster.stop()
     await network.close()
+
+
+@pytest.mark.real
+async def test_a_group_moves_to_tls_without_a_stop(tmp_path: Path) -> None:
+    ca = authority(tmp_path / "ca")
+    trusted = TlsFiles(ca=str(ca / "ca.pem"))
+    network = AiohttpNetwork(tls=trusted)
+    cluster = prepare(tmp_path, network, base_port=free_base_port(), group="demo")
+    secured(cluster, ca, "allow")
+    with ending_with(cluster):
+        for node in cluster.nodes:
+            node.start()
+        async with asyncio.timeout(SETTLE_S):
+            await cluster.serving()
+        async with connect(",".join(cluster.urls), tls=trusted, exactly_once=True, timeout_s=SETTLE_S) as log:
+            await log.append(b"plain")
+            for node in cluster.nodes:
+                node.url = node.url.replace("http://", "https://")
+                await moved(cluster, node.name, node.url)
+            for node in cluster.nodes:
+                await required(cluster, node)
+                await log.append(node.name.encode())
+            assert [entry.value async for entry in log.read()] == [b"plain", b"n1", b"n2", b"n3"]
+        for node in cluster.nodes:
+            with pytest.raises(Misdirected):
+                await Endpoints(network, [node.url.replace("https", "http")]).status(node.url.replace("https", "http"))
+        await cluster.stop()
+    await network.close()
+
+
+async def moved(cluster: Cluster, name: str, url: str) -> None:
+    ca = cluster.directory / "ca" / "ca.pem"
+    command = [sys.executable, "-P", "-m", "repl.cli.start", "group", "move", f"{name}={url}", "--tls-ca", str(ca)]
+    done = await asyncio.create_subprocess_exec(
+        *command, "--url", ",".join(cluster.urls), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    said, _ = await done.communicate()
+    assert done.returncode == 0, said.decode()
+    assert url in said.decode()
+
+
+async def required(cluster: Cluster, node: Node) -> None:
+    """Starts a node again with https URLs and TLS alone; the others still have plain ones in their settings."""
+    node.send(signal.SIGTERM)
+    async with asyncio.timeout(SETTLE_S):
+        while node.running:  # noqa: ASYNC110 (another process)
+            await asyncio.sleep(0.05)
+        text = node.config_path.read_text().replace("http://", "https://").replace('"allow"', '"require"')
+        node.config_path.write_text(text)
+        node.start()
+        await cluster.answering(node)
+        last = (await Endpoints(cluster._network, cluster.urls).status(await master_of(cluster))).durable
+        await cluster.durable(last)
+
+
+async def master_of(cluster: Cluster) -> str:
+    return cluster.node(await cluster.serving()).url
 
 
 class AsyncExitOf:
