@@ -12,7 +12,7 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from repl.net.entrance import Entrance
+from repl.net.entrance import ENTRANCE_MAX, Entrance
 from repl.net.tls import HANDSHAKE_S, Trust
 
 BACKLOG = 1_024
@@ -33,10 +33,14 @@ class Accepting:
         trust: Trust | None = None,
         plain: bool = True,
         head_s: float = HANDSHAKE_S,
+        waiting_max: int = ENTRANCE_MAX,
     ) -> None:
-        """Makes it. With ``trust`` the port speaks TLS, and plain HTTP too if ``plain``."""
+        """Makes it. With ``trust`` the port speaks TLS, and plain HTTP too if ``plain``; ``waiting_max`` connections
+        may be at its entrance."""
         self._loop = asyncio.get_running_loop()
-        self.entrance = None if trust is None else Entrance(self._connect, trust, plain=plain, head_s=head_s)
+        self.entrance: Entrance | None = None
+        if trust is not None:
+            self.entrance = Entrance(self._connect, trust, plain=plain, head_s=head_s, most=waiting_max)
         self._made = made
         self._sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[object]] = set()

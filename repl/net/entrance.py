@@ -8,7 +8,8 @@ accepted ─► its first bytes, looked at and left there ─► TLS: waits for 
    are under way.
 2. Members come first (``tls.PEER_MARK``), and ``PEERS_KEPT`` of the handshakes under way are theirs alone.
 3. A client that has left while it waited costs no handshake.
-4. ``ENTRANCE_MAX`` connections are here at most. For a further one the longest silent one is closed, or else the new.
+4. ``ENTRANCE_MAX`` connections are here at most, and a quarter of those that the listener may have. For a further one
+   the longest silent one is closed, or else the new one.
 """
 
 from __future__ import annotations
@@ -47,13 +48,15 @@ Connect = Callable[[socket.socket, ssl.SSLContext | None], Awaitable[None]]
 class Entrance:
     """Connections of one listener before they have a protocol."""
 
-    def __init__(self, connect: Connect, trust: Trust, *, plain: bool, head_s: float) -> None:
-        """``plain``: connections without TLS are served, too. ``head_s``: the seconds until the first byte."""
+    def __init__(self, connect: Connect, trust: Trust, *, plain: bool, head_s: float, most: int) -> None:
+        """``plain``: connections without TLS are served, too. ``head_s``: the seconds until the first byte. ``most``:
+        how many connections may be here."""
         self._loop = asyncio.get_running_loop()
         self._connect = connect
         self._trust = trust
         self._plain = plain
         self._head_s = head_s
+        self._most = most
         self._silent: dict[socket.socket, float] = {}
         """Connections whose first byte has not come, the oldest first, and when they came."""
         self._peers: deque[socket.socket] = deque()
@@ -72,7 +75,7 @@ class Entrance:
 
     def arrive(self, accepted: socket.socket) -> None:
         """Takes a connection that was just accepted."""
-        if len(self._silent) + len(self._peers) + len(self._others) >= ENTRANCE_MAX:
+        if len(self._silent) + len(self._peers) + len(self._others) + len(self._shaking) >= self._most:
             oldest = next(iter(self._silent), None)
             if oldest is None:
                 accepted.close()
@@ -187,6 +190,11 @@ class Entrance:
         task = asyncio.create_task(work, name="accepted")
         tasks.add(task)
         task.add_done_callback(tasks.discard)
+
+
+def room_of(connections_max: int) -> int:
+    """Returns how many of the connections that a listener may have may be at its entrance."""
+    return max(min(ENTRANCE_MAX, connections_max // 4), 1)
 
 
 def _has_left(accepted: socket.socket) -> bool:

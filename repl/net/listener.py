@@ -18,7 +18,7 @@ from repl.net.accepting import Accepting
 from repl.net.arrivals import Arrivals
 from repl.net.connection import Connection, IncomingBody, Server
 from repl.net.doorway import Doorway
-from repl.net.entrance import Entrance
+from repl.net.entrance import Entrance, room_of
 from repl.net.lateness import Lateness
 from repl.net.places import CONNECTIONS_MAX, HEAD_S, IDLE_S, is_kept
 from repl.net.reply import Reply, Streams
@@ -47,6 +47,8 @@ class HttpListener:
         trust: Trust | None = None,
         plain: bool = True,
     ) -> None:
+        waiting_max = 0 if trust is None else room_of(connections_max)
+        connections_max -= waiting_max  # each has a file descriptor
         self._handler = handler
         self._server = Server(self._serve, quick, head_s=head_s, idle_s=idle_s, connections_max=connections_max)
         self._streams = Streams()
@@ -57,7 +59,9 @@ class HttpListener:
         health checks."""
         self._lateness = Lateness()
         self._trust = trust
-        self._accepting = Accepting(partial(Doorway, self._server), trust=trust, plain=plain, head_s=head_s)
+        self._accepting = Accepting(
+            partial(Doorway, self._server), trust=trust, plain=plain, head_s=head_s, waiting_max=waiting_max
+        )
         self._scheme = "http" if plain else "https"
         self._looking: set[asyncio.Task[None]] = set()
         """The look at the files of TLS, and the ends of old connections."""

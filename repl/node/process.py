@@ -40,6 +40,8 @@ SWITCH_INTERVAL_S = 0.0005
 GC_THRESHOLD = 50_000
 GIVE_BACK_S = 2.0
 """The seconds between two releases of freed memory to the system."""
+TLS_COST = 2
+"""How many times as much memory a waiting reader takes with TLS: 29 to 36 KiB more."""
 logger = logging.getLogger("vlsnlog")
 
 
@@ -51,7 +53,8 @@ def run_node(config: NodeConfig) -> int:
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if now != most:  # each connection needs a descriptor, and a node that cannot open its next segment ends
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    config = replace(config, readers_max=readers_of(config.readers_max, files=files, memory=memory_bytes()))
+    memory = memory_bytes() // (1 if config.tls == OFF else TLS_COST)
+    config = replace(config, readers_max=readers_of(config.readers_max, files=files, memory=memory))
     tune_interpreter()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_run(config, connections_max=connections_of(config.readers_max, files=files)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import ssl
 import sys
 from pathlib import Path
 
@@ -15,9 +16,12 @@ from repl.cluster import Cluster, Node, ending_with, free_base_port, prepare
 from repl.net.network import AiohttpNetwork
 from repl.tls_files import TlsFiles
 from tests.repl.net.tls.certificates import authority, files_of
-from vlsn.errors import BadArgument, Misdirected, Unreachable
+from vlsn.errors import BadArgument, Misdirected, NotMaster, Unreachable
 
 SETTLE_S = 240.0
+CLIENTS = 2_000
+QUIET_S = 3.0
+"""A replica that missed heartbeats would have stood by then."""
 
 
 def secured(cluster: Cluster, ca: Path, mode: str = "require") -> None:
@@ -97,6 +101,56 @@ async def test_a_group_moves_to_tls_without_a_stop(tmp_path: Path) -> None:
                 await Endpoints(network, [node.url.replace("https", "http")]).status(node.url.replace("https", "http"))
         await cluster.stop()
     await network.close()
+
+
+@pytest.mark.real
+@pytest.mark.long
+async def test_clients_that_all_come_back_cause_no_second_election(tmp_path: Path) -> None:
+    ca = authority(tmp_path / "ca")
+    trusted = TlsFiles(ca=str(ca / "ca.pem"))
+    network = AiohttpNetwork(tls=trusted)
+    cluster = prepare(tmp_path, network, base_port=free_base_port(), group="demo")
+    secured(cluster, ca)
+    context = ssl.create_default_context(cafile=trusted.ca)
+    with ending_with(cluster):
+        for node in cluster.nodes:
+            node.start()
+        async with asyncio.timeout(SETTLE_S):
+            master = await cluster.serving()
+            held = await asyncio.gather(*(opened(cluster.node(master).url, context) for _ in range(CLIENTS)))
+            before = (await Endpoints(network, cluster.urls).status(cluster.node(master).url)).term
+            cluster.node(master).kill()
+            left = [node.url for node in cluster.nodes if node.running]
+            while (url := await leading(network, left)) not in left:  # noqa: ASYNC110 (other processes)
+                await asyncio.sleep(0.05)
+            back = await asyncio.gather(*(opened(url, context) for _ in range(CLIENTS)))
+            await asyncio.sleep(QUIET_S)
+            after = await Endpoints(network, left).status(url)
+        assert (after.master, after.term) == (after.node, before + 1)
+        for writer in (*held, *back):
+            writer.close()
+        await cluster.stop()
+    await network.close()
+
+
+async def leading(network: AiohttpNetwork, urls: list[str]) -> str:
+    try:
+        return await Endpoints(network, urls).master()
+    except (NotMaster, Unreachable):
+        return ""
+
+
+async def opened(url: str, context: ssl.SSLContext) -> asyncio.StreamWriter:
+    """Connects as often as it takes, and is answered once."""
+    host, _, port = url.removeprefix("https://").rpartition(":")
+    while True:
+        try:
+            reader, writer = await asyncio.open_connection(host, int(port), ssl=context, ssl_handshake_timeout=10)
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+            return writer
+        except (OSError, EOFError):
+            await asyncio.sleep(0.1)
 
 
 async def moved(cluster: Cluster, name: str, url: str) -> None:

@@ -369,7 +369,7 @@ async def half_begun(listener: HttpListener) -> socket.socket:
 async def test_silent_connections_end_and_give_way(tmp_path: Path, ca: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entrance, "SWEEP_S", 0.02)
     monkeypatch.setattr(entrance, "ENTRANCE_MAX", 3)
-    network = AiohttpNetwork(tls=trust_of("n1", tmp_path, ca), head_s=1.0)
+    network = AiohttpNetwork(tls=trust_of("n1", tmp_path, ca), head_s=1.0, connections_max=64)
     listener = await network.serve(HOST, 0, handle)
     port = int(listener.url.rpartition(":")[2])
     order: list[int] = []
