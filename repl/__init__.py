@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from repl.client.sync_destination import SyncMessage as SyncMessage
     from repl.client.sync_destination import SyncMessages as SyncMessages
     from repl.client.transaction import Transaction as Transaction
+    from repl.tls_files import TlsFiles as TlsFiles
     from vlsn.durability import Durability as Durability
     from vlsn.durability import GivenDurability as GivenDurability
     from vlsn.durability import GroupDurability as GroupDurability
@@ -101,6 +102,7 @@ _FROM = {
     "SyncPositions": "repl.client.sync_consumer",
     "SyncSinks": "repl.client.sync",
     "SyncTransaction": "repl.client.sync",
+    "TlsFiles": "repl.tls_files",
     "Transaction": "repl.client.transaction",
     "connect": "repl.client.connect",
     "connect_sync": "repl.client.sync",

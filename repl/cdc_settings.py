@@ -221,7 +221,12 @@ class MirrorOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The options of ``mirror``."""
 
     url: str
-    """The nodes of the other group, each as ``http://HOST:PORT``, separated by commas."""
+    """The nodes of the other group, each as ``http://HOST:PORT`` or ``https://HOST:PORT``, separated by commas."""
+    ca_file: str = ""
+    """The authorities to trust on ``https://``; empty: the system's."""
+    cert_file: str = ""
+    key_file: str = ""
+    """The certificate and the key that are shown on ``https://``; empty: none."""
     group: str = ""
     """The name that the other group must have; if empty, any name except this group's own."""
     timeout_s: Annotated[float, msgspec.Meta(ge=0.5, le=5.0)] = 5.0
@@ -230,6 +235,10 @@ class MirrorOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def check(self) -> None:
         if self.group and not is_name(self.group):
             raise BadArgument(f"options: group: {self.group[:40]!r} is no name of a group")
+        for name in ("ca_file", "cert_file", "key_file"):
+            _check_absolute(name, getattr(self, name))
+        if bool(self.cert_file) != bool(self.key_file):
+            raise BadArgument("options: cert_file and key_file: give both, or neither")
         urls = [part.strip() for part in self.url.split(",") if part.strip()]
         if not 1 <= len(urls) <= URLS_MAX:
             raise BadArgument(f"options: url: {len(urls)} nodes; give 1 to {URLS_MAX} of http://HOST:PORT, with commas")
@@ -382,11 +391,11 @@ def _check_variable(name: str, variable: str) -> None:
 
 
 def _check_node(url: str) -> None:
-    """Checks that a URL is ``http://HOST:PORT`` without a path."""
+    """Checks that a URL is ``http://HOST:PORT`` or ``https://HOST:PORT`` without a path."""
     try:
         parts = urlsplit(url.rstrip("/"))
         plain = not (parts.path or parts.query or parts.fragment or parts.username or parts.password)
-        right = parts.scheme == "http" and bool(parts.hostname) and bool(parts.port) and plain
+        right = parts.scheme in ("http", "https") and bool(parts.hostname) and bool(parts.port) and plain
     except ValueError:
         right = False
     if not right:

@@ -38,6 +38,7 @@ FILE_ONLY: Final = frozenset({"cdc"})
 LOG_FORMATS: Final = ("text", "json")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 CONFIG_BYTES_MAX: Final = 1 << 20
+TLS_MODES: Final = ("off", "allow", "require")
 ACK_POLICIES: Final = ("none", "majority", "all")
 
 _PORT = re.compile(r"[0-9]{1,5}\Z")
@@ -73,6 +74,14 @@ class NodeConfig:
     group_key: Path | None = field(
         default=None,
         metadata=_about("file of the key with which the members know each other; on loopback it is made by itself"),
+    )
+    tls: str = _setting("off", "whether the port speaks TLS: beside plain HTTP (allow), or alone", choices=TLS_MODES)
+    tls_cert: Path | None = field(
+        default=None, metadata=_about("certificate of this node, in PEM; read again when it changes")
+    )
+    tls_key: Path | None = field(default=None, metadata=_about("key of that certificate, in PEM without a password"))
+    tls_ca: Path | None = field(
+        default=None, metadata=_about("authorities of members and clients, in PEM; read again when they change")
     )
     log_level: str = _setting("info", "least severe level that is logged", choices=LOG_LEVELS)
     log_format: str = _setting("text", "lines of the log as text or as an object each", choices=LOG_FORMATS)
@@ -158,7 +167,23 @@ class NodeConfig:
                 raise BadArgument(f"hosts: {host!r} is not understood; write it as HOST or HOST:PORT")
         for each in fields(self):
             _check_range(each, getattr(self, each.name))
+        self._check_tls()
         self._check_together()
+
+    def _check_tls(self) -> None:
+        secure = self.url.startswith("https:")
+        if self.tls == "off":
+            if secure:
+                raise BadArgument(f"tls: off, but the URL of {self.name} is {self.url}; set tls to allow or require")
+            return
+        for name in ("tls_cert", "tls_key", "tls_ca"):
+            if getattr(self, name) is None:
+                raise BadArgument(f"{name}: not given, and tls = {self.tls} needs it; `vlsnlog certs` makes the files")
+        if self.tls == "require" and not secure:
+            raise BadArgument(
+                f"tls: require, but the URL of {self.name} is {self.url}; move it to https:// first, by "
+                "`vlsnlog group move`"
+            )
 
     def _check_together(self) -> None:
         if self.heartbeat_s * 2 > self.election_timeout_s:
@@ -237,14 +262,14 @@ def check_members(members: Mapping[NodeName, str]) -> None:
 
 
 def check_url(key: str, url: str) -> None:
-    """Checks that a URL is ``http://HOST:PORT`` without a path."""
+    """Checks that a URL is ``http://HOST:PORT`` or ``https://HOST:PORT`` without a path."""
     example = "write it as http://HOST:PORT"
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
         raise BadArgument(f"{key}: {url!r} is no URL; {example}") from None
-    if parts.scheme != "http" or not parts.hostname:
+    if parts.scheme not in ("http", "https") or not parts.hostname:
         raise BadArgument(f"{key}: {url!r} is no http URL; {example}")
     if not port:
         raise BadArgument(f"{key}: {url!r} names no port; {example}")
@@ -395,7 +420,7 @@ def _convert(each: Field[Any], raw: Any, place: str) -> Any:
             raise BadArgument(f"{place}: must be a list of strings")
         return tuple(text for part in parts if (text := _text(part, place).strip()))
     if kind.startswith("Path"):
-        return Path(raw)
+        return Path(_text(raw, place)) if not isinstance(raw, Path) else raw
     if kind == "int":
         return _integer(raw, place, size="bytes" in each.name)
     if kind == "float":

@@ -38,6 +38,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "damage": ("damage", "damage.stays", "mended", "scrub.unreadable", "state.rotten"),
     "producers": ("producers.lost", "producers.waits", "producers.found", "producers.forgotten"),
+    "tls": ("tls.reloaded", "tls.reload-failed"),
     "background": ("background.failed", "background.works"),
     "cdc": (
         "cdc.starts",
@@ -71,6 +72,7 @@ WARNINGS: Final = frozenset(
         *("feed.stopped", "rolled_back", "integrity", "restore.begin", "restore.again", "restore.failed"),
         *("restore.refused", "destination.full", "destination.dead", "destination.lost"),
         *("scrub.unreadable", "state.rotten", "cleaning.paused", "hold.dropped", "background.failed"),
+        "tls.reload-failed",
         *("producers.lost", "producers.waits", "producers.forgotten"),
         *("cdc.failed", "cdc.waits", "cdc.skipped", "cdc.not_resent", "cdc.not_configured", "cdc.order_failed"),
         *("pages.note", "pages.unread", "pages.no_space", "key.unread"),

@@ -30,7 +30,7 @@ _FLAG = re.compile(r"(?<![\w-])(--[a-z][a-z-]*)")
 _TEST = re.compile(r"\btest_\w+…?")
 _MODULE = re.compile(r"\b[a-z_]+\.py\b")
 EVENTS = {name for names in KINDS.values() for name in names}
-_EVENT = re.compile(r"\bevent\(\s*((?:\"[a-z_.]+\"(?:\s+if\s+[\w.]+\s+else\s+)?)+)", re.MULTILINE)
+_EVENT = re.compile(r"\bevent\(\s*((?:\"[a-z_.-]+\"(?:\s+if\s+[\w.]+\s+else\s+)?)+)", re.MULTILINE)
 ROOMS = ("vlsn", "feeder", "replica", "repl", "jepsen-like", "tests")
 _TIME_OF_DAY = re.compile(r"(?<![\d:.])(?:[01]?\d|2[0-3]):[0-5]\d(?![\d:])")
 _DIARY = re.compile(
@@ -266,7 +266,7 @@ def test_code_notes_the_listed_events_and_no_others() -> None:
     noted: set[str] = set()
     for path in (ROOT / "repl").rglob("*.py"):
         for call in _EVENT.findall(path.read_text()):
-            noted.update(re.findall(r"\"([a-z_.]+)\"", call))
+            noted.update(re.findall(r"\"([a-z_.-]+)\"", call))
     assert noted == EVENTS
 
 

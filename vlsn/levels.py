@@ -87,8 +87,11 @@ BRINGS = {
     TRANSACTIONS: "transactions, consumers' positions, settings of the group, appends with less than a sync",
     DESTINATIONS: "destinations",
     REDELIVERY: "destinations' redelivery delays, and their limit on messages that are out (max_out)",
+    SIGNED: "calls between members signed with the group's key, and https URLs of members",
 }
 """The additions of each level, for people."""
+HTTPS_URLS = SIGNED
+"""The level from which on members may have ``https`` URLs. Releases before TLS refuse the hellos that carry one."""
 
 
 def unread(what: str, version: int, last: int, *, number: str = "version") -> WrongVersion:

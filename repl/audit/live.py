@@ -10,15 +10,16 @@ A checksum guards every frame, so the transport needs none.  A node does not ser
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from http.client import HTTPException
 from math import inf
 from time import monotonic
 from typing import Any, Final
 from urllib.error import HTTPError
-from urllib.request import ProxyHandler, Request, build_opener
+from urllib.request import HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener
 
 from tenacity import (
     RetryCallState,
@@ -34,6 +35,7 @@ from repl.audit.findings import Finding
 from repl.audit.plan import Indexed, Part, Survey
 from repl.audit.report import Sizes
 from repl.audit.source import Gone, Unreadable
+from repl.tls_files import TlsFiles, calling
 from vlsn.errors import BadBody, WrongGroup, said_of
 from vlsn.format import scan
 from vlsn.format.own_entries import FOUNDING_FIELD
@@ -53,7 +55,23 @@ BUSY_S: Final = 300.0
 at once."""
 DOCUMENT_BYTES_MAX: Final = 4 << 10
 """The most bytes that are read of an error's document."""
-_OPENER: Final = build_opener(ProxyHandler({}))  # nodes are asked directly, not through a proxy
+
+
+@cache
+def _opener(files: TlsFiles, stamp: object) -> OpenerDirector:
+    """Makes what calls nodes: directly, not through a proxy. ``stamp`` changes with the files."""
+    return build_opener(ProxyHandler({}), HTTPSHandler(context=calling(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), files)))
+
+
+def _opening(url: str) -> OpenerDirector:
+    """Returns what calls ``url``. Raises ``BadArgument`` if the files of TLS cannot be used."""
+    if not url.startswith("https:"):
+        return _PLAIN
+    files = TlsFiles.of_environment()
+    return _opener(files, files.stamp())
+
+
+_PLAIN: Final = build_opener(ProxyHandler({}))
 
 
 _GIVEN_UP: Final[set[str]] = set()
@@ -245,7 +263,7 @@ def _fetch_once(url: str, start: int, end: int, into: memoryview | None, foundin
     headers = {"Range": f"bytes={start}-{end - 1}"} if end else {}
     request = Request(url, headers=headers | ({FOUNDING_FIELD: founding} if founding else {}))
     try:
-        with _OPENER.open(request, timeout=timeout_s) as answer:
+        with _opening(url).open(request, timeout=timeout_s) as answer:
             got = 0
             if into is not None:
                 while got < len(into) and (count := answer.readinto(into[got:])):

@@ -61,7 +61,7 @@ class PeerCalls:
         ``Unreachable``, also if the answer is not signed as it must be."""
         keys = self._trust.keyring.keys
         if keys is None:
-            return await self._network.request(method, url, headers=headers, body=body, timeout_s=timeout_s)
+            return await self._network.request(method, url, headers=headers, body=body, timeout_s=timeout_s, peer=to)
         hashed = await self._trust.digest(body)
         for _ in range(TRIES):
             signature = self._signed(keys.signing, to, method, url, hashed)
@@ -71,6 +71,7 @@ class PeerCalls:
                 headers={**(headers or {}), HEADER: signature.header()},
                 body=body,
                 timeout_s=timeout_s,
+                peer=to,
             )
             self._check(keys.signing, signature, answer, await self._trust.digest(answer.body), url)
             if not self._is_stale(signature, answer):
@@ -85,7 +86,7 @@ class PeerCalls:
         keys = self._trust.keyring.keys
         if keys is None:
             return await self._network.connect(
-                url, headers=headers, message_bytes_max=message_bytes_max, timeout_s=timeout_s
+                url, headers=headers, message_bytes_max=message_bytes_max, timeout_s=timeout_s, peer=to
             )
         key = keys.signing
         for _ in range(TRIES):
@@ -101,6 +102,7 @@ class PeerCalls:
                     message_bytes_max=message_bytes_max,
                     timeout_s=timeout_s,
                     check=check,
+                    peer=to,
                 )
             except StaleSession as stale:
                 self._begin(signature, stale.session)

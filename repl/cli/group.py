@@ -79,6 +79,17 @@ def add(
     return _change(url, change, as_json, wait=not (secondary or no_wait), timeout_s=timeout)
 
 
+@group.asking(click.argument("member", metavar="NAME=URL"))
+def move(member: str, url: list[str], as_json: bool) -> int:
+    """Give a member another URL, at which its node answers already: https:// in place of http://, or another host."""
+    from repl.config import check_members, parse_members
+
+    members = parse_members([member])
+    check_members(members)
+    ((name, at),) = members.items()
+    return _change(url, {"change": "move", "name": name, "url": at}, as_json)
+
+
 @group.asking(NAME)
 def remove(name: str, url: list[str], as_json: bool) -> int:
     """Remove a member; it is refused from then on, until it is added again. A master hands over first."""
@@ -222,7 +233,7 @@ async def _posted(opened: Network, url: str, body: object) -> Response:
     for _ in range(HOPS_MAX):
         response = await sent(opened, "POST", url, body=body, timeout_s=TIMEOUT_S)
         location = response.headers.get("Location", "")
-        if response.status != 307 or not location.startswith("http://"):
+        if response.status != 307 or not location.startswith(("http://", "https://")):
             break
         url = location
     return response

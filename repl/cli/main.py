@@ -35,7 +35,7 @@ _COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "append": ("append", "Append a value, or the lines of a file or of stdin."),
     "read": ("read", "Print entries."),
     "status": ("status", "Ask every member for its status."),
-    "group": ("group", "Show the members and settings, change one, raise the level, move mastership."),
+    "group": ("group", "Show the members and settings, change or move one, raise the level, move mastership."),
     "consumer": ("consumer", "Show where consumers are, move or delete their positions."),
     "dest": ("dest", "Make destinations, look at them, move and drop them."),
     "page": ("page", "Print the pages of destinations in a node's directory."),
@@ -53,6 +53,7 @@ _COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "repair": ("repair", "Replace differing parts of a stopped node's copy, by an audit's report."),
     "export": ("export", "Write entries as Parquet or JSON files, each exactly once, by Spark."),
     "bench": ("bench", "Measure a cluster, or the local log alone."),
+    "certs": ("certs", "Make certificates for TLS."),
     "config": ("config", "Print the settings and where each comes from."),
 }
 _MODULES: Final = "repl.cli."

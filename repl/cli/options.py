@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
@@ -33,6 +34,9 @@ def _load_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> N
         return
     ctx.meta[_FROM_FILE] = path
     values = config.read_file(path)
+    values |= {
+        name: str(path.parent / str(values[name])) for name in ("tls_ca", "tls_cert", "tls_key") if name in values
+    }
     ctx.default_map = {**(ctx.default_map or {}), **values}
 
 
@@ -155,14 +159,39 @@ def _durability(context: click.Context, option: click.Parameter, value: str | No
     return str(group_durability(value))
 
 
-url_option = click.option(
-    "--url",
-    default=DEFAULT_URL,
-    show_default=True,
-    callback=lambda ctx, option, value: config.split_urls(value),
-    help="URLs of nodes, separated by commas.",
-)
-"""The value is a checked list."""
+def _tls_file(ctx: click.Context, option: click.Parameter, path: Path | None) -> None:
+    """Passes the file on by its variable, which child processes read, too (Spark's workers)."""
+    if path is not None and not ctx.resilient_parsing:
+        assert option.name is not None
+        os.environ[ENVIRONMENT_PREFIX + option.name.upper()] = str(path)
+
+
+_TLS_FILES: Final = {
+    "--tls-ca": "Authorities to trust for https://, in PEM; default: the system's.",
+    "--tls-cert": "Certificate of this client, in PEM.",
+    "--tls-key": "Key of that certificate.",
+}
+
+
+def tls_options(function: F) -> F:
+    """Adds the files of TLS: the client reads them where it calls https."""
+    for flag, text in reversed(_TLS_FILES.items()):
+        kind = click.Path(path_type=Path, dir_okay=False)
+        function = click.option(flag, type=kind, expose_value=False, callback=_tls_file, help=text)(function)
+    return function
+
+
+def url_option(function: F) -> F:
+    """Adds ``--url``, a checked list, and the files of TLS."""
+    return click.option(
+        "--url",
+        default=DEFAULT_URL,
+        show_default=True,
+        callback=lambda ctx, option, value: config.split_urls(value),
+        help="URLs of nodes, separated by commas.",
+    )(tls_options(function))
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 directory_argument = click.argument("directory", type=_DIRECTORY, metavar="DIR")
 maybe_directory_argument = click.argument("directory", type=_DIRECTORY, metavar="[DIR]", required=False)

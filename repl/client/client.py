@@ -30,6 +30,7 @@ from repl.client.sinks import Sinks
 from repl.client.staging import Stages
 from repl.client.starting import Begin, check_begin
 from repl.client.transaction import Transaction
+from repl.tls_files import TlsFiles
 from repl.web.types import Network
 from vlsn.durability import GivenDurability, GroupDurability, group_durability
 from vlsn.embedded.forks import tell_of_forks
@@ -62,6 +63,7 @@ class Client(Reads[V], Generic[V]):
         timeout_s: float,
         exactly_once: bool,
         network: Network | None,
+        tls: TlsFiles | None = None,
         codec: Codec = BYTES,
         durability: GroupDurability | None = None,
     ) -> None:
@@ -72,12 +74,13 @@ class Client(Reads[V], Generic[V]):
         self._names = HandleNames(SystemRandom())
         self._random = SystemRandom() if exactly_once else None
         self._given_network = network
+        self._tls = tls
         self._put: Callable[[Any, Any], Awaitable[int]] = self._refuse
         self._consuming: set[asyncio.Task[None]] = set()
         """The tasks that read for this client's consumers."""
 
     async def __aenter__(self) -> Self:
-        self._network = real_network() if self._given_network is None else self._given_network
+        self._network = real_network(self._tls) if self._given_network is None else self._given_network
         self._endpoints = Endpoints(self._network, self._urls)
         self._reader = Reader(self._endpoints, give_up_s=self._timeout_s)
         self._stages = Stages(self._endpoints, self._network, self._names, timeout_s=self._timeout_s)
@@ -450,8 +453,9 @@ def acks_of(policy: Acks | str) -> Acks:
         raise BadArgument(f"acks: {policy!r} is not one of {', '.join(Acks)}") from None
 
 
-def real_network() -> Network:
-    """Makes a network of real sockets; the caller closes it."""
+def real_network(tls: TlsFiles | None = None) -> Network:
+    """Makes a network of real sockets; the caller closes it. ``tls``: the files for calls of https, by default those of
+    the environment."""
     from repl.net.network import AiohttpNetwork  # imported on first use, because aiohttp takes long to load
 
-    return AiohttpNetwork()
+    return AiohttpNetwork(tls=tls)

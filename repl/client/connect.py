@@ -17,6 +17,7 @@ from repl.client.client import acks_of as acks_of
 from repl.client.client import real_network as real_network
 from repl.client.codec import CodecName, codec_of
 from repl.config import split_urls
+from repl.tls_files import TlsFiles
 from repl.web.types import Network
 from vlsn.durability import GivenDurability, group_durability
 from vlsn.errors import BadArgument
@@ -33,6 +34,7 @@ def connect(
     durability: GivenDurability | None = ...,
     codec: Literal["bytes"] = ...,
     network: Network | None = ...,
+    tls: TlsFiles | None = ...,
 ) -> Client[Buffer]: ...
 @overload
 def connect(
@@ -44,6 +46,7 @@ def connect(
     durability: GivenDurability | None = ...,
     codec: Literal["utf8"],
     network: Network | None = ...,
+    tls: TlsFiles | None = ...,
 ) -> Client[str]: ...
 @overload
 def connect(
@@ -55,6 +58,7 @@ def connect(
     durability: GivenDurability | None = ...,
     codec: Literal["json"],
     network: Network | None = ...,
+    tls: TlsFiles | None = ...,
 ) -> Client[Any]: ...
 def connect(
     url: str,
@@ -65,8 +69,10 @@ def connect(
     durability: GivenDurability | None = None,
     codec: CodecName = "bytes",
     network: Network | None = None,
+    tls: TlsFiles | None = None,
 ) -> Client[Any]:
-    """Makes a client of the group that ``url`` names: one or more ``http://HOST:PORT``, separated by commas.
+    """Makes a client of the group that ``url`` names: one or more ``http://HOST:PORT`` or ``https://HOST:PORT``,
+    separated by commas.
 
     ``acks`` is ``none``, ``majority`` or ``all``. ``timeout_s`` is each append's deadline in seconds. ``durability`` is
     the durability at which appends are answered, as for ``append_batch``; the default is the group's setting. ``codec``
@@ -77,6 +83,10 @@ def connect(
     connections and masters are lost. ``OutcomeUnknown`` then means that no answer came before the deadline, or before
     the client was closed. Appends keep their order. A log remembers the latest 65,536 exactly-once clients (the group's
     setting ``producers``). A forgotten client continues under a new name.
+
+    ``tls`` names the PEM files for URLs of ``https://``: the authorities to trust, and a certificate with its key if
+    the client has one. By default they are those of ``VLSNLOG_TLS_CA``, ``VLSNLOG_TLS_CERT`` and ``VLSNLOG_TLS_KEY``,
+    or the system's authorities.
 
     ``connect`` itself opens no connection; ``async with`` does. Raises ``BadArgument``.
     """
@@ -89,6 +99,7 @@ def connect(
         timeout_s=timeout_s,
         exactly_once=exactly_once,
         network=network,
+        tls=tls,
         codec=codec_of(codec),
         durability=None if durability is None else group_durability(durability),
     )

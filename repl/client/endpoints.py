@@ -19,7 +19,7 @@ import msgspec
 
 from repl.client.answers import right
 from repl.web.types import DURABLE, Network, Response
-from vlsn.errors import BadBody, NotMaster, Unreachable, VlsnLogError, WrongGroup
+from vlsn.errors import BadBody, Misdirected, NotMaster, Unreachable, VlsnLogError, WrongGroup
 from vlsn.format.records import JSON_FAULTS
 from vlsn.seams import Buffer
 
@@ -281,6 +281,8 @@ class Endpoints:
         try:
             return await self.status(url)
         except VlsnLogError as error:
+            if isinstance(error, Misdirected):  # it may have moved to https, where its members list it
+                self._reached = {name: place for name, place in self._reached.items() if place != url}
             return error
 
     def _learn(self, statuses: Sequence[Status]) -> None:

@@ -25,9 +25,18 @@ class OneLog:
         return await self.network.serve(host, port, handler, quick=quick)
 
     async def request(
-        self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: Buffer = b"", timeout_s: float
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: Buffer = b"",
+        timeout_s: float,
+        peer: str = "",
     ) -> Response:
-        return await self.network.request(method, url, headers=self._named(headers), body=body, timeout_s=timeout_s)
+        return await self.network.request(
+            method, url, headers=self._named(headers), body=body, timeout_s=timeout_s, peer=peer
+        )
 
     async def connect(
         self,
@@ -37,9 +46,15 @@ class OneLog:
         message_bytes_max: int,
         timeout_s: float,
         check: Callable[[Response], None] | None = None,
+        peer: str = "",
     ) -> Channel:
         return await self.network.connect(
-            url, headers=self._named(headers), message_bytes_max=message_bytes_max, timeout_s=timeout_s, check=check
+            url,
+            headers=self._named(headers),
+            message_bytes_max=message_bytes_max,
+            timeout_s=timeout_s,
+            check=check,
+            peer=peer,
         )
 
     async def close(self) -> None:

@@ -29,6 +29,7 @@ from repl.client.starting import Begin
 from repl.client.sync_consumer import OfAnotherLoop, SyncConsumer, SyncPositions
 from repl.client.sync_destination import SyncDestination, SyncDestinations
 from repl.client.transaction import Transaction
+from repl.tls_files import TlsFiles
 from vlsn.durability import GivenDurability
 from vlsn.embedded.forks import tell_of_forks
 from vlsn.errors import LogClosed
@@ -253,6 +254,7 @@ def connect_sync(
     exactly_once: bool = ...,
     durability: GivenDurability | None = ...,
     codec: Literal["bytes"] = ...,
+    tls: TlsFiles | None = ...,
 ) -> SyncClient[Buffer]: ...
 @overload
 def connect_sync(
@@ -263,6 +265,7 @@ def connect_sync(
     exactly_once: bool = ...,
     durability: GivenDurability | None = ...,
     codec: Literal["utf8"],
+    tls: TlsFiles | None = ...,
 ) -> SyncClient[str]: ...
 @overload
 def connect_sync(
@@ -273,6 +276,7 @@ def connect_sync(
     exactly_once: bool = ...,
     durability: GivenDurability | None = ...,
     codec: Literal["json"],
+    tls: TlsFiles | None = ...,
 ) -> SyncClient[Any]: ...
 def connect_sync(
     url: str,
@@ -282,9 +286,10 @@ def connect_sync(
     exactly_once: bool = False,
     durability: GivenDurability | None = None,
     codec: CodecName = "bytes",
+    tls: TlsFiles | None = None,
 ) -> SyncClient[Any]:
     """Makes a blocking client with the same arguments as ``connect``. Raises ``BadArgument``."""
     client: Client[Any] = connect(
-        url, acks=acks, timeout_s=timeout_s, exactly_once=exactly_once, durability=durability, codec=codec
+        url, acks=acks, timeout_s=timeout_s, exactly_once=exactly_once, durability=durability, codec=codec, tls=tls
     )
     return SyncClient(client)

@@ -30,7 +30,7 @@ from vlsn.levels import LEVEL_1, Levels
 
 Purpose = Literal["founding", "discovery"]
 MasterName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{0,32}\Z")]
-MasterUrl = Annotated[str, Meta(pattern=r"^(http://[!-~]{1,256})?\Z")]
+MasterUrl = Annotated[str, Meta(pattern=r"^(https?://[!-~]{1,256})?\Z")]
 KeyIds = Annotated[list[Annotated[str, Meta(pattern=r"^[a-z0-9]{1,16}\Z")]], Meta(max_length=KEYS_MAX)]
 FOUNDING: Final = "founding"
 DISCOVERY: Final = "discovery"

@@ -14,7 +14,7 @@ from feeder.majority import majority
 from repl.config import NodeConfig
 from repl.group.founding import Alarm, Answer
 from repl.group.old_images import Heard
-from vlsn.errors import Unreachable, VlsnLogError, WrongGroup, WrongName, WrongVersion
+from vlsn.errors import Misdirected, Unreachable, VlsnLogError, WrongGroup, WrongName, WrongVersion
 from vlsn.format.records import GroupEntry
 from vlsn.ids import NodeName
 from vlsn.levels import SIGNED, Levels
@@ -130,7 +130,7 @@ class Members:
 
     def not_at(self, name: NodeName, url: str, fault: VlsnLogError) -> None:
         """Notes that ``name`` was not found at ``url``. Most faults are answers of the node, and change nothing."""
-        if isinstance(fault, Unreachable | WrongName | WrongGroup):
+        if isinstance(fault, Unreachable | WrongName | WrongGroup | Misdirected):
             self._left[name] = url
 
     def answered(self, name: NodeName, fault: VlsnLogError | None = None) -> None:

@@ -30,6 +30,7 @@ from vlsn.errors import BadArgument, BadBody, GroupBusy, InsufficientReplicas
 from vlsn.format.feed_messages import Name
 from vlsn.format.records import PRIORITY_MAX, GroupEntry, Member
 from vlsn.ids import Incarnation, Vlsn
+from vlsn.levels import HTTPS_URLS
 
 NOBODY = f"{0:016x}"
 """The incarnation of no node: no node draws 0."""
@@ -60,8 +61,15 @@ class Prefer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     priority: Priority
 
 
-Change = Add | Remove | Promote | Prefer
-"""A change that a person asks for: the body of ``POST /v1/admin/group``."""
+class Move(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="change", tag="move"):
+    """A new URL of the same node."""
+
+    name: Name
+    url: str
+
+
+Change = Add | Remove | Promote | Prefer | Move
+"""The change that a person asks for: the body of ``POST /v1/admin/group``."""
 
 
 def read_change(body: object) -> Change:
@@ -95,6 +103,30 @@ def with_member(group: GroupEntry, add: Add, incarnation: str) -> GroupEntry:
         joining=not add.secondary,
     )
     return _checked(replace(group, members=[*group.members, joined]))
+
+
+def with_url(group: GroupEntry, move: Move, incarnation: str) -> GroupEntry:
+    """Gives ``move.name`` another URL, at which the node of ``incarnation`` has answered. Raises ``BadArgument``."""
+    url = move.url.rstrip("/")
+    moved = member_of(group, move.name)
+    if moved.incarnation != incarnation:
+        raise BadArgument(
+            f"the node at {url} has incarnation {incarnation}, and the group lists {moved.incarnation} as {move.name}: "
+            "it is another store"
+        )
+    for member in group.members:
+        if member.url == url:
+            raise BadArgument(f"{member.name} is at {url} already")
+    return _checked(_with(group, move.name, url=url))
+
+
+def check_level(change: Change, level: int) -> None:
+    """Checks that every member, now and later, can read the URL of a change: older ones refuse ``https``. Raises
+    ``BadArgument``."""
+    if isinstance(change, Add | Move) and change.url.startswith("https:") and level < HTTPS_URLS:
+        raise BadArgument(
+            f"https URLs need level {HTTPS_URLS}, and the group has level {level}: `vlsnlog group upgrade` raises it"
+        )
 
 
 def without_member(group: GroupEntry, name: str) -> GroupEntry:

@@ -56,6 +56,7 @@ class FeedRoutes:
         query.only(request.query, _NONE)
         hello = decode_hello(request.headers, to=self._feeds.member.name, levels=self._feeds.member.seams.levels)
         require_upgrade(request)
+        request.check_member(hello.node)
         self._under_way.check(1)
         await self._feeds.check_feed(hello)
 

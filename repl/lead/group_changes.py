@@ -25,7 +25,7 @@ from feeder.feeder import Feeder
 from repl.group import founding, membership
 from repl.group.founding import parse_hex
 from repl.group.member import OpenMember
-from repl.group.membership import Add, Change, Prefer, Promote, Remove, counting, listed_as
+from repl.group.membership import Add, Change, Move, Prefer, Promote, Remove, counting, listed_as
 from repl.group.peers import ask
 from repl.lead.handing_over import HandingOver
 from repl.lead.level_raising import next_raise
@@ -123,11 +123,15 @@ class Changes:
     async def change(self, change: Change) -> dict[str, Any]:
         """Makes a change, durable on return. Raises before anything is logged: ``BadArgument``, ``GroupBusy``,
         ``InsufficientReplicas``, ``NoSpace`` or ``NotMaster``. Also raises ``OutcomeUnknown``."""
+        membership.check_level(change, self._log.view.level)
         match change:
             case Add():
                 member_url = change.url.rstrip("/")
                 incarnation = await self._who_answers(NodeName(change.name), member_url)
                 proposed = membership.with_member(self._group(), change, incarnation)
+            case Move():
+                incarnation = await self._who_is_moved(NodeName(change.name), change.url.rstrip("/"))
+                proposed = membership.with_url(self._group(), change, incarnation)
             case Remove():
                 proposed = membership.without_member(self._group(), change.name)
             case Promote():
@@ -155,6 +159,18 @@ class Changes:
             raise BadArgument(
                 f"{name} does not answer: {error}; start it first, with all members in its settings"
             ) from None
+
+    async def _who_is_moved(self, name: NodeName, url: str) -> str:
+        """Returns the incarnation of the node there, which may be this one. Raises ``BadArgument``."""
+        member = self._member
+        if name == member.name:
+            try:
+                await member.network.request(
+                    "GET", f"{url}/healthz", timeout_s=member.config.connect_timeout_s, peer=name
+                )
+            except (VlsnLogError, OSError) as error:
+                raise BadArgument(f"{name} does not answer there: {error}") from None
+        return await self._who_answers(name, url)
 
     def _append(self, proposed: GroupEntry) -> asyncio.Future[Vlsn]:
         """Appends the GROUP entry. The future completes with the entry's VLSN when the entry is durable."""

@@ -9,7 +9,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import ssl
 from collections.abc import Callable
+
+from repl.net.entrance import ENTRANCE_MAX, Entrance
+from repl.net.tls import HANDSHAKE_S, Trust
 
 BACKLOG = 1_024
 ACCEPTS_A_TURN = 32
@@ -22,8 +26,21 @@ _NO_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 class Accepting:
     """Accepts the connections of one listener; ``made`` gives each connection its protocol."""
 
-    def __init__(self, made: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(
+        self,
+        made: Callable[[], asyncio.Protocol],
+        *,
+        trust: Trust | None = None,
+        plain: bool = True,
+        head_s: float = HANDSHAKE_S,
+        waiting_max: int = ENTRANCE_MAX,
+    ) -> None:
+        """Makes it. With ``trust`` the port speaks TLS, and plain HTTP too if ``plain``; ``waiting_max`` connections
+        may be at its entrance."""
         self._loop = asyncio.get_running_loop()
+        self.entrance: Entrance | None = None
+        if trust is not None:
+            self.entrance = Entrance(self._connect, trust, plain=plain, head_s=head_s, most=waiting_max)
         self._made = made
         self._sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[object]] = set()
@@ -55,6 +72,8 @@ class Accepting:
         protocol. Accepted connections are kept, because a request may have arrived on them, and uvloop would close them
         without telling the protocol."""
         self._end()
+        if self.entrance is not None:
+            await self.entrance.close()
         if self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -79,15 +98,29 @@ class Accepting:
                 self._timers.add(self._loop.call_later(NO_FILES_S, self._go_on, bound))
                 return
             accepted.setblocking(False)
+            if self.entrance is not None:
+                self.entrance.arrive(accepted)
+                continue
             task = asyncio.create_task(self._connect(accepted), name="accepted")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _connect(self, accepted: socket.socket) -> None:
+    async def _connect(self, accepted: socket.socket, context: ssl.SSLContext | None = None) -> None:
         try:
-            await self._loop.connect_accepted_socket(self._made, accepted)
+            if context is None:
+                await self._loop.connect_accepted_socket(self._made, accepted)
+            else:
+                await self._loop.connect_accepted_socket(
+                    self._made,
+                    accepted,
+                    ssl=context,
+                    ssl_handshake_timeout=HANDSHAKE_S,
+                    ssl_shutdown_timeout=HANDSHAKE_S,
+                )
         except OSError:  # the descriptor is closed already
             accepted.close()
+            if context is not None:
+                raise
 
     def _go_on(self, bound: socket.socket) -> None:
         self._timers.clear()

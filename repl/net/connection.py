@@ -31,6 +31,7 @@ from repl.net.arrivals import Arrival, Arrivals
 from repl.net.frames import close_frame
 from repl.net.metered import MeteredTap
 from repl.net.places import Places
+from repl.net.tls import members_of
 from repl.net.turns import Reading, Turns
 from repl.net.untaken import Untaken
 from repl.web import problem
@@ -69,6 +70,8 @@ class Server(web.Server):
     ) -> None:
         super().__init__(handler, handler_cancellation=True)
         self._quick = quick
+        self.group: str | None = None
+        """The group whose members' certificates count here; ``None`` without TLS."""
         self.idle_s = idle_s
         self.places = Places(head_s=head_s, connections_max=connections_max)
         self.untaken = Untaken()
@@ -102,6 +105,7 @@ class Connection(RequestHandler):
         "_idle_s",
         "_known",
         "_leave",
+        "_members",
         "_server",
         "_tap",
         "_upgrade",
@@ -131,6 +135,7 @@ class Connection(RequestHandler):
         """The number of reasons not to read the WebSocket now."""
         self._known = server.known
         self._clean = True
+        self._members: frozenset[str] | None = None
         self._leave: Leave | None = None
         self._held = bytearray()
         self._waits = False
@@ -221,6 +226,27 @@ class Connection(RequestHandler):
         if self._leave is not None or not self._idle():
             return None
         return self._next_keepalive_close_time - self._idle_s
+
+    @property
+    def context(self) -> object:
+        """See ``places.Guest``."""
+        return None if self.transport is None else self.transport.get_extra_info("sslcontext")
+
+    @property
+    def members(self) -> frozenset[str] | None:
+        """See ``Request.members``."""
+        if self._members is None and self._server.group is not None and self.transport is not None:
+            shown = self.transport.get_extra_info("ssl_object")
+            if shown is not None:
+                self._members = members_of(shown.getpeercert(), self._server.group)
+        return self._members
+
+    def end(self) -> None:
+        """See ``places.Guest``."""
+        if self._upgrade is not None or self.streams or self.push is not None or self.idle_since is not None:
+            self.force_close()
+        else:
+            self.close()
 
     def give_way(self) -> None:
         """See ``places.Guest``. The other side of a WebSocket gets a close frame, and its later frames are dropped."""

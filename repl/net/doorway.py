@@ -63,6 +63,15 @@ class Doorway(asyncio.Protocol):
         connection.connection_made(transport)
         connection.data_received(data)
 
+    @property
+    def context(self) -> object:
+        """See ``places.Guest``."""
+        return None if self._transport is None else self._transport.get_extra_info("sslcontext")
+
+    def end(self) -> None:
+        """See ``places.Guest``."""
+        self.give_way()
+
     def connection_lost(self, exc: BaseException | None) -> None:
         self._transport = None
         self._server.places.leave(self)

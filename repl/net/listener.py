@@ -7,8 +7,10 @@ other requests get ``CLOSE_S`` to be answered.
 from __future__ import annotations
 
 import asyncio
+import ssl
+from collections.abc import Coroutine
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 from aiohttp import HttpVersion10, web
 
@@ -16,9 +18,11 @@ from repl.net.accepting import Accepting
 from repl.net.arrivals import Arrivals
 from repl.net.connection import Connection, IncomingBody, Server
 from repl.net.doorway import Doorway
+from repl.net.entrance import Entrance, room_of
 from repl.net.lateness import Lateness
 from repl.net.places import CONNECTIONS_MAX, HEAD_S, IDLE_S, is_kept
 from repl.net.reply import Reply, Streams
+from repl.net.tls import END_OLD_S, Trust, end_over
 from repl.net.turns import Serving, Turns
 from repl.net.websocket import CLOSE_TIMEOUT_S, WebSocketChannel, size_limit
 from repl.web import problem
@@ -33,8 +37,18 @@ class HttpListener:
     """One bound address and its connections."""
 
     def __init__(
-        self, handler: Handler, quick: Quick | None, *, head_s: float, idle_s: float, connections_max: int
+        self,
+        handler: Handler,
+        quick: Quick | None,
+        *,
+        head_s: float,
+        idle_s: float,
+        connections_max: int,
+        trust: Trust | None = None,
+        plain: bool = True,
     ) -> None:
+        waiting_max = 0 if trust is None else room_of(connections_max)
+        connections_max -= waiting_max  # each has a file descriptor
         self._handler = handler
         self._server = Server(self._serve, quick, head_s=head_s, idle_s=idle_s, connections_max=connections_max)
         self._streams = Streams()
@@ -44,7 +58,13 @@ class HttpListener:
         """Each turn has one share of time for strangers' requests, and one for requests of members, operators and
         health checks."""
         self._lateness = Lateness()
-        self._accepting = Accepting(partial(Doorway, self._server))
+        self._trust = trust
+        self._accepting = Accepting(
+            partial(Doorway, self._server), trust=trust, plain=plain, head_s=head_s, waiting_max=waiting_max
+        )
+        self._scheme = "http" if plain else "https"
+        self._looking: set[asyncio.Task[None]] = set()
+        """The look at the files of TLS, and the ends of old connections."""
         self.url = ""
 
     @classmethod
@@ -58,12 +78,26 @@ class HttpListener:
         head_s: float = HEAD_S,
         idle_s: float = IDLE_S,
         connections_max: int = CONNECTIONS_MAX,
+        trust: Trust | None = None,
+        plain: bool = True,
     ) -> HttpListener:
-        """Opens a listener; port 0 takes a free one. Raises ``OSError``."""
-        listener = cls(handler, quick, head_s=head_s, idle_s=idle_s, connections_max=connections_max)
+        """Opens a listener; port 0 takes a free one. With ``trust`` it speaks TLS, and without TLS only if ``plain``.
+        Raises ``OSError``."""
+        listener = cls(
+            *(handler, quick),
+            head_s=head_s,
+            idle_s=idle_s,
+            connections_max=connections_max,
+            trust=trust,
+            plain=plain,
+        )
         port = await listener._accepting.bind(host, port)
         listener._lateness.begin()
-        listener.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        listener.url = f"{listener._scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        if trust is not None and trust.own is not None:
+            listener._server.group = trust.own.group
+            trust.shrunk.append(listener._end_old)
+            listener._keep(trust.run())
         return listener
 
     @property
@@ -78,8 +112,28 @@ class HttpListener:
     def lateness(self) -> Histogram:
         return self._lateness.seconds
 
+    @property
+    def tls_not_after_s(self) -> float:
+        return 0.0 if self._trust is None else self._trust.loaded.not_after_s
+
+    @property
+    def entrance(self) -> Entrance | None:
+        return self._accepting.entrance
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name="tls")
+        self._looking.add(task)
+        task.add_done_callback(self._looking.discard)
+
+    def _end_old(self, contexts: frozenset[ssl.SSLContext]) -> None:
+        old = self._server.places.of_other_contexts(contexts)
+        self._keep(end_over([each.end for each in old]))
+        self._keep(end_over([each.give_way for each in old], after_s=END_OLD_S))
+
     async def close(self) -> None:
         self._lateness.close()
+        for looking in self._looking:
+            looking.cancel()
         await self._accepting.close()
         self._server.places.close()
         for task in self._streams.tasks:
@@ -91,7 +145,9 @@ class HttpListener:
         if incoming.version < HttpVersion10:  # a bare "GET /", which the parser takes for HTTP/0.9
             return self._reply(problem.response(BadArgument("the request names no version of HTTP")))
         connection = cast(Connection, incoming.protocol)
-        request = Request(incoming.method, incoming.raw_path, incoming.headers, IncomingBody(incoming))
+        request = Request(
+            incoming.method, incoming.raw_path, incoming.headers, IncomingBody(incoming), members=connection.members
+        )
         if not self._server.places.serves(connection, request.target):
             busy = QueueFull("all connections are busy; those left are for members, operators and health checks")
             return cast(web.StreamResponse, Reply(problem.response(busy), self._streams, last=True))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from math import inf
+from ssl import SSLContext, SSLError
+from weakref import WeakSet
 
 from aiohttp import (
     ClientError,
@@ -21,6 +24,7 @@ from aiohttp import (
 from repl.net.listener import HttpListener
 from repl.net.places import CONNECTIONS_MAX, HEAD_S, IDLE_S
 from repl.net.tap import Tap
+from repl.net.tls import LOOK_S, TlsFiles, Trust, end_over, refusal_of
 from repl.net.websocket import WRITE_BUFFER_BYTES, WebSocketChannel, size_limit
 from repl.web import problem
 from repl.web.types import Handler, Headers, Quick, Response
@@ -45,11 +49,28 @@ class AiohttpNetwork:
     """The real network. Make it and use it on one event loop."""
 
     def __init__(
-        self, *, head_s: float = HEAD_S, idle_s: float = IDLE_S, connections_max: int = CONNECTIONS_MAX
+        self,
+        *,
+        head_s: float = HEAD_S,
+        idle_s: float = IDLE_S,
+        connections_max: int = CONNECTIONS_MAX,
+        tls: Trust | TlsFiles | None = None,
+        plain: bool = True,
     ) -> None:
         """Makes the network. ``head_s``: the seconds that a client of a listener has to send a head. ``idle_s``: the
-        seconds that may pass between two of its requests. ``connections_max``: the most connections of a listener."""
+        seconds that may pass between two of its requests. ``connections_max``: the most connections of a listener.
+
+        ``tls``: a node's ``Trust``, by which a listener speaks TLS, and without TLS only if ``plain``; or the files for
+        calls of https, by default those of the environment."""
         self._session: ClientSession | None = None
+        self._files = tls if isinstance(tls, TlsFiles) else None
+        self._trust = tls if isinstance(tls, Trust) else None
+        self._serves_tls = self._trust is not None
+        self._plain = plain
+        self._looked_s = 0.0
+        self._channels: WeakSet[WebSocketChannel] = WeakSet()
+        """The channels of calls by https."""
+        self._ending: set[asyncio.Task[None]] = set()
         self._head_s, self._idle_s = head_s, idle_s
         self._connections_max = connections_max
 
@@ -59,12 +80,23 @@ class AiohttpNetwork:
             head_s=self._head_s,
             idle_s=self._idle_s,
             connections_max=self._connections_max,
+            trust=self._trust if self._serves_tls else None,
+            plain=self._plain,
         )
 
     async def request(
-        self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: Buffer = b"", timeout_s: float
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: Buffer = b"",
+        timeout_s: float,
+        peer: str = "",
     ) -> Response:
-        call = self._open().request(method, url, headers=headers, data=body or None, allow_redirects=False)
+        call = self._open().request(
+            *(method, url), headers=headers, data=body or None, allow_redirects=False, ssl=self._context(url, peer)
+        )
         try:
             async with asyncio.timeout(timeout_s), call as answer:
                 return Response(answer.status, Headers(answer.headers), await _read(answer, url))
@@ -79,7 +111,9 @@ class AiohttpNetwork:
         message_bytes_max: int,
         timeout_s: float,
         check: Callable[[Response], None] | None = None,
+        peer: str = "",
     ) -> Channel:
+        context = self._context(url, peer)
         try:
             async with asyncio.timeout(timeout_s):
                 socket = await self._open().ws_connect(
@@ -88,6 +122,7 @@ class AiohttpNetwork:
                     compress=0,
                     autoping=False,
                     max_msg_size=size_limit(message_bytes_max),
+                    ssl=context,
                     timeout=ClientWSTimeout(ws_close=0),  # the end of a feed must not wait for a silent master
                 )
         except _Refusal as refusal:
@@ -110,12 +145,40 @@ class AiohttpNetwork:
         # Nothing has arrived yet, because in every protocol here the connecting side speaks first.
         tap = Tap(message_bytes_max)
         protocol._payload_parser = tap.into(protocol._payload_parser)
-        return WebSocketChannel(socket, connection.transport, tap)
+        channel = WebSocketChannel(socket, connection.transport, tap)
+        if context is not True:
+            self._channels.add(channel)
+        return channel
 
     async def close(self) -> None:
+        for ending in self._ending:
+            ending.cancel()
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+    def _context(self, url: str, peer: str) -> SSLContext | bool:
+        """Returns the TLS context of a call; True for one without TLS. Raises ``BadArgument``."""
+        if not url.startswith("https:"):
+            return True
+        now = asyncio.get_running_loop().time()
+        if self._trust is None:
+            self._trust, self._looked_s = Trust(self._files or TlsFiles.of_environment()), now
+        if not self._looked_s and self._serves_tls:  # a listener looks at the files
+            self._looked_s = inf
+            self._trust.shrunk.append(self._end_old)
+        elif now - self._looked_s >= LOOK_S:
+            self._looked_s = now
+            self._trust.look()
+        return self._trust.loaded.to(peer)
+
+    def _end_old(self, contexts: frozenset[SSLContext]) -> None:
+        """Ends the channels that were opened before an authority was removed. Other connections end by themselves,
+        because none is used again in another context."""
+        old = [each.abort for each in self._channels if each.context not in contexts]
+        task = asyncio.create_task(end_over(old), name="tls")
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     def _open(self) -> ClientSession:
         if self._session is None:
@@ -164,4 +227,5 @@ def _said(error: BaseException, timeout_s: float) -> str:
         return f"no answer within {timeout_s:g} s"
     if isinstance(error, ClientResponseError):
         return f"it does not answer as a node does: {error.message.partition(':')[0]}"
-    return said_of(getattr(error, "os_error", error))
+    cause: BaseException = getattr(error, "certificate_error", getattr(error, "os_error", error))
+    return f"TLS: {refusal_of(cause)}" if isinstance(cause, SSLError) else said_of(cause)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Collection
 from typing import Protocol
 
 OTHERS_MAX = 4_096
@@ -56,6 +57,15 @@ class Guest(Protocol):
         ...
 
     def swept(self, now: float) -> None: ...
+
+    @property
+    def context(self) -> object:
+        """The TLS context in which the connection was made; ``None`` without TLS."""
+        ...
+
+    def end(self) -> None:
+        """Ends the connection, behind the answers that are due, because its TLS context is trusted no more."""
+        ...
 
     def give_way(self) -> None:
         """Closes the connection, because it is silent or other connections need its place."""
@@ -132,6 +142,10 @@ class Places:
             self._timer = None
         for guest in [each for each in (*self._strangers, *self._kept) if each.silent]:
             self._close(guest)
+
+    def of_other_contexts(self, contexts: Collection[object]) -> list[Guest]:
+        """Returns the connections that have TLS in none of ``contexts``."""
+        return [each for each in (*self._strangers, *self._kept) if each.context not in (None, *contexts)]
 
     def _evict(self) -> bool:
         """Closes one idle stranger. Says whether there was one."""

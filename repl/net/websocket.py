@@ -37,7 +37,7 @@ def size_limit(message_bytes_max: int) -> int:
 class WebSocketChannel:
     """``vlsn.seams.Channel`` for a WebSocket. It allows one reader and one writer at a time."""
 
-    __slots__ = ("_incoming", "_masked", "_socket", "_tap", "_transport")
+    __slots__ = ("__weakref__", "_incoming", "_masked", "_socket", "_tap", "_transport")
 
     def __init__(self, socket: WebSocketResponse | ClientWebSocketResponse, transport: Any, tap: Tap) -> None:
         self._socket: Any = socket
@@ -163,6 +163,15 @@ class WebSocketChannel:
             data: bytes = read.value.data
         self._tap.received()
         return data
+
+    @property
+    def context(self) -> object:
+        """The TLS context in which the connection was made; ``None`` without TLS."""
+        return self._transport.get_extra_info("sslcontext")
+
+    def abort(self) -> None:
+        """Ends the connection at once; its reader and writer get ``ChannelClosed``."""
+        self._transport.abort()
 
     async def close(self) -> None:
         try:

@@ -44,7 +44,7 @@ from repl.read.tail_http import TailRoutes
 from repl.repair.restore_http import RepairRoutes
 from repl.web import problem, query
 from repl.web.browsers import Browsers, check_json
-from repl.web.json_objects import answering
+from repl.web.json_objects import answering_members
 from repl.web.limits import PIECES_A_TURN_BYTES, READERS_MAX, AppendLimits, Budget
 from repl.web.slices import Slices
 from repl.web.types import DURABLE, Handler, Quick, Request, Response, Start, Upgrade
@@ -128,15 +128,15 @@ class Gateway:
             DESTINATIONS: {"GET": destinations.list},
             "/v1/status": {"GET": status.status},
             "/v1/events": {"GET": status.events},
-            "/v1/peer/hello": {"POST": answering(peers.hello)},
+            "/v1/peer/hello": {"POST": answering_members(peers.hello)},
             "/v1/peer/restore": {"POST": repairs.offer, "GET": repairs.range},
             "/v1/peer/block": {"GET": repairs.block},
             "/v1/peer/messages": {"GET": repairs.messages},
             "/v1/peer/copy": {"GET": repairs.copy},
-            "/v1/peer/vote": {"POST": answering(peers.vote)},
-            "/v1/peer/read_index": {"POST": answering(peers.read_index)},
-            "/v1/peer/stand": {"POST": answering(peers.stand)},
-            "/v1/peer/cdc": {"POST": answering(peers.begun)},
+            "/v1/peer/vote": {"POST": answering_members(peers.vote)},
+            "/v1/peer/read_index": {"POST": answering_members(peers.read_index)},
+            "/v1/peer/stand": {"POST": answering_members(peers.stand)},
+            "/v1/peer/cdc": {"POST": answering_members(peers.begun)},
             "/v1/group": {"GET": admin.group},
             "/v1/admin/group": {"POST": admin.change_group},
             "/v1/admin/group/settings": {"POST": admin.change_settings},

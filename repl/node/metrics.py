@@ -104,6 +104,8 @@ def _metrics(parts: NodeParts) -> Iterator[Metric]:
         yield _gauge("untaken_bytes", "Sent to readers that have not taken it", listener.untaken_bytes)
         yield _counter("readers_given_up", "Readers cut off, whose bytes lay untaken", listener.given_up)
         yield _histogram("loop_late_seconds", "How late the event loop came to a timer", listener.lateness)
+        if listener.tls_not_after_s:
+            yield _gauge("tls_not_after_seconds", "When the node's certificate ends", listener.tls_not_after_s)
     if parts.open is not None:
         yield from _of_appends(parts, parts.open.log, said)
         yield from _of_files(parts.open.log, said)

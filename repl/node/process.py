@@ -14,7 +14,9 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 import uvloop
 
@@ -22,6 +24,7 @@ from repl.auth.default_key import with_key
 from repl.config import NodeConfig
 from repl.net.children import ProcessChildren
 from repl.net.network import AiohttpNetwork
+from repl.net.tls import OFF, REQUIRE, Own, TlsFiles, Trust
 from repl.node.capacity import check_files, connections_of, files_most, memory_bytes, readers_of
 from repl.node.logging_format import log_to
 from repl.node.node import Node
@@ -38,6 +41,8 @@ SWITCH_INTERVAL_S = 0.0005
 GC_THRESHOLD = 50_000
 GIVE_BACK_S = 2.0
 """The seconds between two releases of freed memory to the system."""
+TLS_COST = 2
+"""How many times as much memory a waiting reader takes with TLS: 29 to 36 KiB more."""
 logger = logging.getLogger("vlsnlog")
 
 
@@ -49,7 +54,8 @@ def run_node(config: NodeConfig) -> int:
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if now != most:  # each connection needs a descriptor, and a node that cannot open its next segment ends
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    config = replace(config, readers_max=readers_of(config.readers_max, files=files, memory=memory_bytes()))
+    memory = memory_bytes() // (1 if config.tls == OFF else TLS_COST)
+    config = replace(config, readers_max=readers_of(config.readers_max, files=files, memory=memory))
     tune_interpreter()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_run(config, connections_max=connections_of(config.readers_max, files=files)))
@@ -74,6 +80,14 @@ def give_back(loop: asyncio.AbstractEventLoop) -> None:
         loop.call_later(GIVE_BACK_S, give_back, loop)
 
 
+def trust_of(config: NodeConfig, event: Callable[..., None]) -> Trust | None:
+    """Loads the node's certificate and authorities, if it has TLS. Raises ``BadArgument``."""
+    if config.tls == OFF:
+        return None
+    files = TlsFiles(ca=str(config.tls_ca), cert=str(config.tls_cert), key=str(config.tls_key))
+    return Trust(files, own=Own(config.group, config.name, urlsplit(config.url).hostname or ""), event=event)
+
+
 async def _run(config: NodeConfig, *, connections_max: int) -> int:
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
@@ -94,7 +108,13 @@ async def _run(config: NodeConfig, *, connections_max: int) -> int:
         loop.add_signal_handler(number, end, 0)
     seams = Seams(PosixDisk(), SystemClock(), SystemRandom(), LoopThreads(loop), LmdbStores())
     config = with_key(config, seams.disk, seams.random, os.environ)
-    network = AiohttpNetwork(head_s=config.head_s, idle_s=config.idle_s, connections_max=connections_max)
+    network = AiohttpNetwork(
+        head_s=config.head_s,
+        idle_s=config.idle_s,
+        connections_max=connections_max,
+        tls=trust_of(config, lambda name, **fields: node.member.event(name, **fields)),
+        plain=config.tls != REQUIRE,
+    )
     children = ProcessChildren(lambda name, line: logger.info("%s cdc %s: %s", config.name, name, line))
     node = Node(config, seams, network, children, on_fatal=fatal)
     await node.start()

@@ -48,6 +48,7 @@ class RepairRoutes:
 
     async def offer(self, request: Request) -> Response:
         asked = await asked_object(request)
+        request.check_member(str(asked.get("sender")))
         with self._records.hold(asked.get("purpose") == RECORD):
             ask = providing.asked_of(self._member, asked)
             answer = await self._member.opened().part(Providing).answer(ask)
@@ -84,6 +85,7 @@ class RepairRoutes:
 
     async def range(self, request: Request) -> Response:
         _require(request, _RANGE)
+        request.check_member(None)
         number = query.whole(request.query, "segment", 0, 1, NUMBER_MAX)
         start = query.whole(request.query, "start", 0, 0, SEGMENT_BYTES_MAX)
         end = query.whole(request.query, "end", 0, 0, SEGMENT_BYTES_MAX)
@@ -106,3 +108,5 @@ def _require(request: Request, names: frozenset[str]) -> None:
     ``BadArgument``."""
     if not names <= request.query.keys():
         raise BadArgument(f"this call needs all of: {', '.join(sorted(names))}")
+    if "sender" in names:
+        request.check_member(request.query["sender"])

@@ -47,10 +47,13 @@ def answered(answer: dict[str, Any]) -> Response:
     return Response(200, HEADERS, msgspec.json.encode(answer))
 
 
-def answering(answer: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]) -> Handler:
-    """Makes the handler of a call that takes one JSON object and answers with another JSON object."""
+def answering_members(answer: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]) -> Handler:
+    """Makes the handler of a member's call, which takes one JSON object and answers with another. A certificate of the
+    connection must name the ``sender``."""
 
     async def handler(request: Request) -> Response:
-        return answered(await answer(await asked_object(request)))
+        asked = await asked_object(request)
+        request.check_member(str(asked.get("sender")))
+        return answered(await answer(asked))
 
     return handler

@@ -16,7 +16,7 @@ from typing import Protocol
 from urllib.parse import parse_qsl
 
 from repl.web.limits import BODY_S
-from vlsn.errors import BadArgument, BadBody, TooLarge
+from vlsn.errors import BadArgument, BadBody, Forbidden, TooLarge
 from vlsn.histogram import Histogram
 from vlsn.limits import MIB
 from vlsn.seams import Buffer, Channel
@@ -83,12 +83,23 @@ class Request:
     """One request. ``target`` is the path and query as they were sent; ``path`` is its path. Routes decode
     percent-encoded names in the path later. ``headers`` ignores upper and lower case."""
 
-    __slots__ = ("_body", "_query", "headers", "host", "method", "path", "query_text", "remote", "target")
+    __slots__ = ("_body", "_query", "headers", "host", "members", "method", "path", "query_text", "remote", "target")
 
-    def __init__(self, method: str, target: str, headers: Mapping[str, str], body: Body, remote: str = "") -> None:
+    def __init__(
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: Body,
+        remote: str = "",
+        *,
+        members: frozenset[str] | None = None,
+    ) -> None:
         self.method = method
         self.headers = headers
         self.remote = remote
+        self.members = members
+        """The members that the certificate of this connection names. ``None`` for a connection without TLS."""
         self._body = body
         self.host = headers.get("Host")
         """The host that the request is for. The host of an absolute target takes precedence over the header (RFC 9112
@@ -137,9 +148,15 @@ class Request:
 
     def with_body(self, data: bytes) -> Request:
         """Returns the same request with its body, which was read, to be read again."""
-        request = Request(self.method, self.target, self.headers, BytesBody(data), self.remote)
+        request = Request(self.method, self.target, self.headers, BytesBody(data), self.remote, members=self.members)
         request.host = self.host
         return request
+
+    def check_member(self, name: str | None) -> None:
+        """Checks that the certificate of this connection, if it has TLS, names the member ``name``, or any member if
+        ``name`` is ``None``. Raises ``Forbidden``."""
+        if self.members is not None and not (self.members if name is None else name in self.members):
+            raise Forbidden(f"the certificate of this connection does not name {'a member' if name is None else name}")
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Yields the body as it arrives. The caller must count the bytes, and limit the time (``in_time``)."""
@@ -290,7 +307,7 @@ Quick = Callable[[Request], Start | None]
 class Listener(Protocol):
     @property
     def url(self) -> str:
-        """The bound address as ``http://HOST:PORT``."""
+        """The bound address as ``http://HOST:PORT``, or ``https://`` where only TLS is spoken."""
         ...
 
     @property
@@ -308,6 +325,11 @@ class Listener(Protocol):
         """The seconds by which the event loop was late for a timer. The histogram stays empty in virtual time."""
         ...
 
+    @property
+    def tls_not_after_s(self) -> float:
+        """When the certificate shown here ends, in seconds since the epoch; 0 without TLS."""
+        ...
+
     async def close(self) -> None:
         """Accepts no more connections. Requests under way get a moment to end; then their connections are closed."""
         ...
@@ -321,10 +343,18 @@ class Network(Protocol):
         ...
 
     async def request(
-        self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: Buffer = b"", timeout_s: float
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: Buffer = b"",
+        timeout_s: float,
+        peer: str = "",
     ) -> Response:
         """Makes one request, and returns the answer with its whole body and with headers like ``Headers``. Redirects
-        are not followed. Raises ``Unreachable``."""
+        are not followed. ``peer`` names the member that is called: under TLS its certificate must name it, or nothing
+        is sent. Raises ``Unreachable``."""
         ...
 
     async def connect(
@@ -335,6 +365,7 @@ class Network(Protocol):
         message_bytes_max: int,
         timeout_s: float,
         check: Callable[[Response], None] | None = None,
+        peer: str = "",
     ) -> Channel:
         """Opens a channel. If the answer is a problem document instead of the upgrade, raises the error of the
         document's type. ``check`` is called with the answer before, whether a refusal or the 101, and may raise; then

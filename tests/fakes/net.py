@@ -271,7 +271,14 @@ class FakeHost:
         return listener
 
     async def request(
-        self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: Buffer = b"", timeout_s: float
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: Buffer = b"",
+        timeout_s: float,
+        peer: str = "",  # who answers shows a certificate, and this network has none
     ) -> Response:
         try:
             async with asyncio.timeout(timeout_s):
@@ -289,6 +296,7 @@ class FakeHost:
         message_bytes_max: int,
         timeout_s: float,
         check: Callable[[Response], None] | None = None,
+        peer: str = "",
     ) -> FakeChannel:
         asked = {"Connection": "Upgrade", "Upgrade": "websocket", **(headers or {})}
         try:
@@ -411,6 +419,7 @@ class FakeListener:
         self.url = f"http://{address[0]}:{address[1]}"
         self.untaken_bytes = self.given_up = 0  # its clients read everything at once
         self.lateness = Histogram((0.1,))
+        self.tls_not_after_s = 0.0
 
     async def close(self) -> None:
         if self._net.listeners.get(self._address) is self:

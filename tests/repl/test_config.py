@@ -172,7 +172,7 @@ def test_a_command_reads_the_same_file_as_a_node(path: Path) -> None:
 
 def test_url_lists_are_split_checked_and_kept_in_order() -> None:
     assert split_urls(" http://b:2/ ,http://a:1,,http://b:2") == ["http://b:2", "http://a:1"]
-    for wrong in ("", ",", "host:1", "http://h:1,nonsense", "https://h:1"):
+    for wrong in ("", ",", "host:1", "http://h:1,nonsense", "ftp://h:1"):
         with pytest.raises(BadArgument, match="url"):
             split_urls(wrong)
 
@@ -180,3 +180,32 @@ def test_url_lists_are_split_checked_and_kept_in_order() -> None:
 def test_pairs_and_addresses_are_parsed_whole() -> None:
     assert parse_members(["a=http://h:1/"]) == {NodeName("a"): "http://h:1"}
     assert split_listen("localhost:80") == ("localhost", 80)
+
+
+def test_tls_needs_its_files_and_a_url_that_fits(tmp_path: Path) -> None:
+    files = {f"tls_{each}": tmp_path / f"{each}.pem" for each in ("cert", "key", "ca")}
+
+    def config(url: str, **more: Any) -> NodeConfig:
+        return NodeConfig(name=NodeName("n1"), dir=tmp_path, members={NodeName("n1"): url}, **more)
+
+    assert config("http://h:1").tls == "off"
+    assert config("https://h:1", tls="allow", **files).tls_ca == tmp_path / "ca.pem"
+    assert config("http://h:1", tls="allow", **files).tls == "allow"
+    with pytest.raises(BadArgument, match="tls: off, but the URL of n1"):
+        config("https://h:1")
+    with pytest.raises(BadArgument, match="tls: require, but the URL of n1"):
+        config("http://h:1", tls="require", **files)
+    for name in files:
+        with pytest.raises(BadArgument, match=f"{name}: not given"):
+            config("https://h:1", tls="require", **{**files, name: None})
+
+
+def test_files_of_tls_are_relative_to_the_config_file(tmp_path: Path) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text(
+        'name = "n1"\ndir = "."\ntls = "require"\ntls_cert = "n1.pem"\ntls_key = "n1.key"\ntls_ca = "/etc/ca.pem"\n'
+        '[members]\nn1 = "https://h:1"\n'
+    )
+    loaded = load_node_config(path=path, environment={})
+    assert (loaded.tls_cert, loaded.tls_key) == (tmp_path / "n1.pem", tmp_path / "n1.key")
+    assert loaded.tls_ca == Path("/etc/ca.pem")

@@ -41,6 +41,7 @@ INSIDE: dict[str, set[str] | None] = {
     "Messages": {"left_at"},
     "Positions": {"group"},
     "Rows": None,
+    "TlsFiles": {"of_environment", "stamp"},
     "SinkState": None,
     "VlsnRange": None,
     "Histogram": None,

@@ -54,6 +54,7 @@ from repl import (
     SyncPositions,
     SyncSinks,
     SyncTransaction,
+    TlsFiles,
     Transaction,
     Trimmed,
     VlsnLogError,
@@ -86,7 +87,7 @@ async def connects(url: str = URL) -> None:
         assert_type(log, Client[Buffer])
     async with connect(url, codec="utf8", acks=Acks.MAJORITY, durability=Durability.SYNC) as texts:
         assert_type(texts, Client[str])
-    async with connect(url, codec="json") as objects:
+    async with connect(url, codec="json", tls=TlsFiles(ca="ca.pem", cert="app.pem", key="app.key")) as objects:
         assert_type(objects, Client[Any])
     with connect_sync(url) as blocking:
         assert_type(blocking, SyncClient[Buffer])

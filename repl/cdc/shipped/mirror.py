@@ -30,6 +30,7 @@ from repl.client.batch_rows import (
     chunk_of,
 )
 from repl.client.sync import SyncClient, connect_sync
+from repl.tls_files import TlsFiles
 from vlsn.errors import BadArgument, OutcomeUnknown, StaleTerm, TransactionGone, Unreachable, VlsnLogError
 from vlsn.ids import is_name
 from vlsn.limits import BODY_BYTES_MAX
@@ -52,7 +53,7 @@ class Mirror(CdcConsumer):
     def start(self, context: CdcContext) -> CdcPosition:
         options = options_of(MirrorOptions, context.options)
         check_runs_on(context, "master", ON_MASTER)
-        self._log = log = connect_sync(options.url, timeout_s=options.timeout_s).__enter__()
+        self._log = log = _connected(options)
         try:
             self._check_group(log.group_name(), options, context)
             self._key = f"{context.group}/{context.name}"
@@ -110,6 +111,11 @@ class Mirror(CdcConsumer):
             )
         if not is_name(found) or (options.group and found != options.group):
             raise BadArgument(f"options: group: {options.url} is of group {found}, not {options.group}")
+
+
+def _connected(options: MirrorOptions) -> SyncClient[Buffer]:
+    files = TlsFiles(options.ca_file, options.cert_file, options.key_file)
+    return connect_sync(options.url, timeout_s=options.timeout_s, tls=files).__enter__()
 
 
 def _parts(events: Sequence[CdcEvent], bytes_max: int, entries_max: int) -> Iterator[list[CdcEvent]]:

@@ -194,7 +194,7 @@ def test_a_node_that_does_not_answer_is_given_up_in_time(refuses: bool, monkeypa
         raise ConnectionRefusedError if refuses else TimeoutError
 
     monkeypatch.setattr(live, "monotonic", lambda: now_s)
-    monkeypatch.setattr(live._OPENER, "open", opened)
+    monkeypatch.setattr(live._PLAIN, "open", opened)
     monkeypatch.setattr(live._fetch.retry, "sleep", pass_s)
     monkeypatch.setattr(live, "_GIVEN_UP", set())
     with pytest.raises(Gone, match="is the node up"):

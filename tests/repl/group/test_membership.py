@@ -11,10 +11,24 @@ from hypothesis import strategies as st
 from feeder.majority import majority
 from repl.group import membership
 from repl.group.founding import electable_incarnations
-from repl.group.membership import NOBODY, Add, Prefer, Promote, Remove, check_change, counting, listed_as, read_change
+from repl.group.membership import (
+    NOBODY,
+    Add,
+    Move,
+    Prefer,
+    Promote,
+    Remove,
+    check_change,
+    check_level,
+    counting,
+    listed_as,
+    read_change,
+    with_url,
+)
 from vlsn.errors import BadArgument, BadBody, GroupBusy, InsufficientReplicas
 from vlsn.format.records import GroupEntry, Member
 from vlsn.ids import Incarnation, Vlsn
+from vlsn.levels import HTTPS_URLS
 
 
 def member(name: str, incarnation: int, *, electable: bool = True) -> Member:
@@ -153,6 +167,7 @@ def test_a_change_is_read() -> None:
     assert read_change({"change": "remove", "name": "n4"}) == Remove(name="n4")
     assert read_change({"change": "promote", "name": "n4"}) == Promote(name="n4")
     assert read_change({"change": "priority", "name": "n4", "priority": 0}) == Prefer(name="n4", priority=0)
+    assert read_change({"change": "move", "name": "n4", "url": "https://n4:1"}) == Move(name="n4", url="https://n4:1")
 
 
 @pytest.mark.parametrize(
@@ -174,3 +189,23 @@ def test_a_change_is_read() -> None:
 def test_a_change_that_is_none_is_refused(body: object) -> None:
     with pytest.raises(BadBody):
         read_change(body)
+
+
+def test_a_member_moves_as_the_same_store_to_a_url_of_its_own() -> None:
+    moved = with_url(GROUP, Move(name="n1", url="https://n1:7701/"), GROUP.members[0].incarnation)
+    assert [each.url for each in moved.members] == ["https://n1:7701", *(each.url for each in GROUP.members[1:])]
+    assert [each.incarnation for each in moved.members] == [each.incarnation for each in GROUP.members]
+    with pytest.raises(BadArgument, match="another store"):
+        with_url(GROUP, Move(name="n1", url="https://n1:7701"), GROUP.members[1].incarnation)
+    with pytest.raises(BadArgument, match="n2 is at"):
+        with_url(GROUP, Move(name="n1", url=GROUP.members[1].url), GROUP.members[0].incarnation)
+    with pytest.raises(BadArgument, match="no member n9"):
+        with_url(GROUP, Move(name="n9", url="https://n1:7701"), GROUP.members[0].incarnation)
+
+
+def test_an_https_url_needs_the_level_that_all_members_read_it_at() -> None:
+    for change in (Move(name="n1", url="https://n1:1"), Add(name="n9", url="https://n9:1")):
+        check_level(change, HTTPS_URLS)
+        with pytest.raises(BadArgument, match="group upgrade"):
+            check_level(change, HTTPS_URLS - 1)
+    check_level(Move(name="n1", url="http://n1:1"), 1)

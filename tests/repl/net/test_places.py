@@ -230,9 +230,13 @@ class Silent:
     head_since = 1.0
     silent = True
     idle_since = 1.0
+    context = None
 
     def __init__(self) -> None:
         self.gave_way = False
+
+    def end(self) -> None:
+        self.give_way()
 
     def swept(self, now: float) -> None:
         pass
