@@ -42,7 +42,7 @@ def new(file: Path, id: str, as_json: bool) -> int:
     """Make a key file, for its owner alone."""
     path, disk = str(file.absolute()), PosixDisk()
     if disk.exists(path):
-        raise BadArgument(f"key: {path} exists; add a key to it: vlsnlog key add {path}")
+        raise BadArgument(f"key: {path} exists; add a key to it: `vlsnlog key add FILE`")
     return _show(group_key.make(disk, path, SystemRandom(), id=id), path, as_json)
 
 

@@ -73,7 +73,7 @@ def test_a_key_that_others_can_use_is_refused(mode: int, owner: int, good: bool)
 
 
 def test_a_missing_key_names_the_command_that_makes_one() -> None:
-    with pytest.raises(BadArgument, match=f"vlsnlog key new {PATH}"):
+    with pytest.raises(BadArgument, match=f"no file {PATH}.*vlsnlog key new FILE"):
         group_key.read(FakeDisk(), PATH)
 
 
