@@ -43,7 +43,7 @@ _CA = click.option(
     "authority",
     required=True,
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Directory of the authority, from `vlsnlog certs ca`.",
+    help="Directory of the authority, from `vlsnlog certs ca DIR`.",
 )
 _GROUP = click.option("--group", default=DEFAULT_GROUP, show_default=True, help="Name of the group.")
 _DAYS = click.option(

@@ -39,7 +39,8 @@ def newcomer(group: Group, directory: Path) -> Iterator[Node]:
     url = f"http://127.0.0.1:{free_base_port(1)}"
     directory.mkdir()
     members = {**group.urls, "n4": url}
-    lines = ['name = "n4"', 'group = "vlsnlog"', 'dir = "."', "[members]"]
+    key = group.directory / "group.key"
+    lines = ['name = "n4"', 'group = "vlsnlog"', 'dir = "."', f'group_key = "{key}"', "[members]"]
     (directory / "node.toml").write_text("\n".join(lines + [f'{name} = "{at}"' for name, at in members.items()]))
     node = Node("n4", directory, url)
     node.start()

@@ -41,7 +41,7 @@ def test_staged_and_then_the_master_killed_is_gone_and_nothing_is_readable_anywh
     hurt.kill(dead)
     assert hurt.leader != dead
     gone = call("POST", f"{hurt.master}{path}/commit").refused(409, "transaction-gone")
-    assert "nothing" in gone["detail"]
+    assert "neither staged here nor logged" in gone["detail"]
     hurt.start(dead)
     hurt.settle()
     assert read(hurt, first) == {name: [] for name in NAMES}

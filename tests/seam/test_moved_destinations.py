@@ -89,7 +89,9 @@ async def test_what_was_paged_before_a_move_and_is_in_the_log_yet_is_paged_again
         await group.until(lambda: len(paged) == len(group.names), "all have paged")
         for name in group.names:
             node = group.nodes[name].opened()
-            assert stored(group, name, uuid).paged_to >= 90 and node.log.view.range.first == 1
+            # A pass that ends after the move counts for nothing.
+            assert at_once or stored(group, name, uuid).paged_to >= 90
+            assert node.log.view.range.first == 1
             await restarted(group, name, retention_bytes=KEPT)
             await group.serving()
         await group.until(lambda: all(first(group, name) > 30 for name in group.names), "all have cleaned", 60.0)

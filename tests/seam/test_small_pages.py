@@ -216,7 +216,7 @@ async def test_a_page_that_cannot_be_read_for_a_moment_is_not_put_aside() -> Non
 @virtual
 async def test_a_member_that_cannot_read_a_page_for_now_says_so_and_another_one_gives() -> None:
     """A node whose log was lost requests messages; reads of pages on others fail for a moment, like a bad sector."""
-    group = await made(36)
+    group = await made(36, keyed=False)
     async with client(group) as log:
         uuid = (await log.destinations.put("orders", prefix="order-"))["uuid"]
         held = await filled(group, log)

@@ -99,6 +99,7 @@ def test_each_command_on_a_page_runs_once_what_it_leaves_open_is_put_in(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "node.toml").touch()
+    (tmp_path / "certs").mkdir()
     for name in ("n1", "n2", "n3"):
         (tmp_path / "data" / name).mkdir(parents=True)
     wrong = []
