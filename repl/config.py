@@ -178,9 +178,7 @@ class NodeConfig:
             return
         for name in ("tls_cert", "tls_key", "tls_ca"):
             if getattr(self, name) is None:
-                raise BadArgument(
-                    f"{name}: not given, and tls = {self.tls} needs it; `vlsnlog certs node NAME DIR --ca DIR` makes the files"
-                )
+                raise BadArgument(f"{name}: not given, and tls = {self.tls} needs it; see `vlsnlog certs --help`")
         if self.tls == "require" and not secure:
             raise BadArgument(
                 f"tls: require, but the URL of {self.name} is {self.url}; move it to https:// first, by "

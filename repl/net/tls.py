@@ -140,7 +140,7 @@ class Loaded:
             needed = f"the URI {node_uri(own.group, own.name)} and the host {own.host}"
             raise BadArgument(
                 f"tls_cert: {self._files.cert}: no member would accept it: {refusal_of(error)}; it needs {needed}, "
-                "from an authority in tls_ca; `vlsnlog certs node NAME DIR --ca DIR` makes such a one"
+                "from an authority in tls_ca; see `vlsnlog certs --help`"
             ) from None
         except ssl.SSLError as error:
             raise BadArgument(f"tls_cert: {self._files.cert}: cannot be used: {refusal_of(error)}") from None
