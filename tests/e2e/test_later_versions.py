@@ -272,6 +272,7 @@ MODULES: dict[str, tuple[str, ...] | str] = {
     "repl/audit/report.py": "test_a_later_manifest_or_report_is_refused_and_nothing_is_touched",
     "vlsn/format/batch.py": "a client's message, in no file",
     "repl/destinations/message_batch.py": "a message to a worker, in no file",
+    "repl/auth/signatures.py": "a header of calls between members, in no file",
     "repl/destinations/consume_messages.py": "a message of a worker, in no file",
     "vlsn/real/lmdb_pages.py": "LMDB's own format, which only LMDB writes",
     "vlsn/levels.py": "makes the errors of all others",
