@@ -17,17 +17,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 
 import msgspec
 
 from repl.api import Acks, Appended, CommitSets, Handle
+from repl.auth.roles import Role, Route
 from repl.lead.append_http import ACKS, APPEND_PARAMETERS, AppendRoutes, durability_in, producer_in
 from repl.lead.service import NodeTransactions
 from repl.web import problem, query
 from repl.web.json_objects import HEADERS, answered, nothing_asked
 from repl.web.limits import PEER_BODY_BYTES_MAX, STAGED_S, TIMEOUT_S_MAX, AppendLimits
 from repl.web.mastership import redirect
-from repl.web.types import Handler, Request, Response
+from repl.web.types import Request, Response
 from vlsn.errors import BadArgument, BadBody, NotFound, VlsnLogError
 from vlsn.format.records import JSON_FAULTS
 from vlsn.ids import NUMBER_MAX
@@ -53,17 +55,17 @@ class TransactionRoutes:
         self._appends = appends
         self._limits = limits
 
-    def methods(self, path: str) -> Mapping[str, Handler]:
+    def methods(self, path: str) -> Mapping[str, Route]:
         """Finds the methods of a path below ``PATH``. Raises ``NotFound``, ``BadArgument``."""
         text, *call = path.removeprefix(PATH + "/").split("/")
         if call not in ([], ["entries"], ["commit"]):
             raise NotFound(f"there is no {path[:100]}")
         handle = Handle.parse(query.named(text))
         if not call:
-            return {"DELETE": lambda request: self._abort(request, handle)}
+            return {"DELETE": Route(partial(self._abort, handle), Role.APPEND, to_master=True)}
         if call == ["entries"]:
-            return {"POST": lambda request: self._stage(request, handle)}
-        return {"POST": lambda request: self._commit(request, handle)}
+            return {"POST": Route(partial(self._stage, handle), Role.APPEND, to_master=True)}
+        return {"POST": Route(partial(self._commit, handle), Role.APPEND, to_master=True)}
 
     async def begin(self, request: Request) -> Response:
         query.only(request.query, _BEGINNING)
@@ -77,7 +79,7 @@ class TransactionRoutes:
         handle, bytes_max = self._transactions.begin(id)
         return answered({"transaction": str(handle), "expires_s": STAGED_S, "bytes_max": bytes_max})
 
-    async def _stage(self, request: Request, handle: Handle) -> Response:
+    async def _stage(self, handle: Handle, request: Request) -> Response:
         if not self._transactions.member.is_master():
             return redirect(self._transactions.member, request)
         after, rewinds = _behind(request)
@@ -86,7 +88,7 @@ class TransactionRoutes:
                 raise BadArgument("a transaction has its producer's name from its commit: the batch may not name one")
             return answered({"staged": await self._transactions.stage(handle, part, after, rewinds)})
 
-    async def _commit(self, request: Request, handle: Handle) -> Response:
+    async def _commit(self, handle: Handle, request: Request) -> Response:
         fields = request.query
         query.only(fields, _COMMITTING)
         acks = query.choice(fields, "acks", Acks.MAJORITY, ACKS)
@@ -125,7 +127,7 @@ class TransactionRoutes:
             return Response(200, HEADERS, result.document())
         return problem.response(result)
 
-    async def _abort(self, request: Request, handle: Handle) -> Response:
+    async def _abort(self, handle: Handle, request: Request) -> Response:
         query.only(request.query, _NONE)
         if not self._transactions.member.is_master():
             return redirect(self._transactions.member, request)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+from repl.auth.roles import Role, Route
 from repl.cdc.cdc_http import PATH as CDC
 from repl.cdc.cdc_http import CdcRoutes
 from repl.cdc.consumers import CdcConsumers
@@ -46,7 +47,7 @@ from repl.web.browsers import Browsers, check_json
 from repl.web.json_objects import answering
 from repl.web.limits import PIECES_A_TURN_BYTES, READERS_MAX, AppendLimits, Budget
 from repl.web.slices import Slices
-from repl.web.types import DURABLE, Handler, Quick, Request, Response, Start, Upgrade
+from repl.web.types import DURABLE, Quick, Request, Response, Start, Upgrade
 from vlsn.errors import NotAllowed, NotFound, UnsupportedType, VlsnLogError
 from vlsn.format.own_entries import FOUNDING_FIELD
 
@@ -70,7 +71,7 @@ class Services:
     monitoring: NodeMonitoring
 
 
-Methods = Mapping[str, Handler]
+Methods = Mapping[str, Route]
 _APPENDS = "/v1/entries"
 _OF_COMMITS = (TRANSACTIONS, CONSUMERS, SINKS, DESTINATIONS)
 """The calls whose answers depend on COMMIT entries. The answers carry the durable end, so that their clients can then
@@ -111,40 +112,43 @@ class Gateway:
         self._entry, self._producer, self._segment = reads.entry, reads.producer, segments.segment
         self._transaction = transactions.methods
         self._paths: Mapping[str, Methods] = {
-            _APPENDS: {"POST": appends.append, "GET": reads.entries},
-            TRANSACTIONS: {"POST": transactions.begin},
-            "/v1/tail": {"GET": tails.tail},
-            "/v1/produce": {"GET": producers.produce},
-            "/v1/feed": {"GET": feeds.feed},
-            "/v1/segments": {"GET": segments.listing},
-            CONSUMERS: {"GET": consumers.list},
-            SINKS: {"GET": sinks.list},
-            SPANS: {"GET": SpanRoutes(services.reads).spans},
-            CDC: {"GET": cdc.list},
-            DESTINATIONS: {"GET": destinations.list},
-            "/v1/status": {"GET": status.status},
-            "/v1/events": {"GET": status.events},
-            "/v1/peer/hello": {"POST": answering(peers.hello)},
-            "/v1/peer/restore": {"POST": repairs.offer, "GET": repairs.range},
-            "/v1/peer/block": {"GET": repairs.block},
-            "/v1/peer/messages": {"GET": repairs.messages},
-            "/v1/peer/copy": {"GET": repairs.copy},
-            "/v1/peer/vote": {"POST": answering(peers.vote)},
-            "/v1/peer/read_index": {"POST": answering(peers.read_index)},
-            "/v1/peer/stand": {"POST": answering(peers.stand)},
-            "/v1/peer/cdc": {"POST": answering(peers.begun)},
-            "/v1/group": {"GET": admin.group},
-            "/v1/admin/group": {"POST": admin.change_group},
-            "/v1/admin/group/settings": {"POST": admin.change_settings},
-            "/v1/admin/transfer": {"POST": admin.transfer},
-            "/v1/admin/checkpoint": {"POST": admin.checkpoint},
-            "/v1/admin/rotate": {"POST": admin.rotate},
-            "/v1/admin/clean": {"POST": admin.clean},
-            "/v1/admin/restore": {"POST": admin.restore},
-            "/metrics": {"GET": status.metrics},
-            "/healthz": {"GET": status.healthz},
-            "/readyz": {"GET": status.readyz},
-            "/": {"GET": status.page},
+            _APPENDS: {
+                "POST": Route(appends.append, Role.APPEND, to_master=True),
+                "GET": Route(reads.entries, Role.READ),
+            },
+            TRANSACTIONS: {"POST": Route(transactions.begin, Role.APPEND, to_master=True)},
+            "/v1/tail": {"GET": Route(tails.tail, Role.READ)},
+            "/v1/produce": {"GET": Route(producers.produce, Role.APPEND, to_master=True)},
+            "/v1/feed": {"GET": Route(feeds.feed, Role.KEY)},
+            "/v1/segments": {"GET": Route(segments.listing, Role.READ)},
+            CONSUMERS: {"GET": Route(consumers.list, Role.READ)},
+            SINKS: {"GET": Route(sinks.list, Role.READ)},
+            SPANS: {"GET": Route(SpanRoutes(services.reads).spans, Role.READ)},
+            CDC: {"GET": Route(cdc.list, Role.METRICS)},
+            DESTINATIONS: {"GET": Route(destinations.list, Role.READ, to_master=True)},
+            "/v1/status": {"GET": Route(status.status, Role.METRICS)},
+            "/v1/events": {"GET": Route(status.events, Role.METRICS)},
+            "/v1/peer/hello": {"POST": Route(answering(peers.hello), Role.KEY)},
+            "/v1/peer/restore": {"POST": Route(repairs.offer, Role.KEY), "GET": Route(repairs.range, Role.KEY)},
+            "/v1/peer/block": {"GET": Route(repairs.block, Role.KEY)},
+            "/v1/peer/messages": {"GET": Route(repairs.messages, Role.KEY)},
+            "/v1/peer/copy": {"GET": Route(repairs.copy, Role.KEY)},
+            "/v1/peer/vote": {"POST": Route(answering(peers.vote), Role.KEY)},
+            "/v1/peer/read_index": {"POST": Route(answering(peers.read_index), Role.KEY)},
+            "/v1/peer/stand": {"POST": Route(answering(peers.stand), Role.KEY)},
+            "/v1/peer/cdc": {"POST": Route(answering(peers.begun), Role.KEY)},
+            "/v1/group": {"GET": Route(admin.group, Role.METRICS)},
+            "/v1/admin/group": {"POST": Route(admin.change_group, Role.ADMIN, to_master=True)},
+            "/v1/admin/group/settings": {"POST": Route(admin.change_settings, Role.ADMIN, to_master=True)},
+            "/v1/admin/transfer": {"POST": Route(admin.transfer, Role.ADMIN, to_master=True)},
+            "/v1/admin/checkpoint": {"POST": Route(admin.checkpoint, Role.ADMIN)},
+            "/v1/admin/rotate": {"POST": Route(admin.rotate, Role.ADMIN)},
+            "/v1/admin/clean": {"POST": Route(admin.clean, Role.ADMIN)},
+            "/v1/admin/restore": {"POST": Route(admin.restore, Role.ADMIN)},
+            "/metrics": {"GET": Route(status.metrics, Role.METRICS)},
+            "/healthz": {"GET": Route(status.healthz, Role.OPEN)},
+            "/readyz": {"GET": Route(status.readyz, Role.OPEN)},
+            "/": {"GET": Route(status.page, Role.OPEN)},
         }
 
     async def handle(self, request: Request) -> Response | Upgrade:
@@ -152,12 +156,13 @@ class Gateway:
         try:
             self._check(request)
             methods = self._paths.get(request.path) or self._item(request.path)
-            handler = methods.get(request.method)
-            if handler is None:
-                handler = methods.get("GET") if request.method == "HEAD" else None
-            if handler is None:
+            route = methods.get(request.method)
+            if route is None:
+                route = methods.get("GET") if request.method == "HEAD" else None
+            if route is None:
                 refusal = NotAllowed(f"{request.method[:20]} does not go to {request.path[:100]}")
                 return problem.response(refusal, {"Allow": ", ".join(_allowed(methods))})
+            handler = route.handler
             if request.path == _APPENDS:
                 return await handler(request)
             if request.method in _READS:
@@ -215,11 +220,11 @@ class Gateway:
         collection, _, item = path.rpartition("/")
         item = query.named(item)
         if item and collection == "/v1/entries":
-            return {"GET": partial(self._entry, item=item)}
+            return {"GET": Route(partial(self._entry, item=item), Role.READ)}
         if item and collection == "/v1/producers":
-            return {"GET": partial(self._producer, item=item)}
+            return {"GET": Route(partial(self._producer, item=item), Role.READ)}
         if item and collection == "/v1/segments":
-            return {"GET": partial(self._segment, item=item)}
+            return {"GET": Route(partial(self._segment, item=item), Role.READ)}
         raise NotFound(f"there is no {path[:100]}")
 
 

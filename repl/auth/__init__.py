@@ -1,0 +1,1 @@
+"""Who may do what: the roles of the gateway's routes, and the tokens of clients."""
