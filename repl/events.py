@@ -62,6 +62,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
         *("destination.paged", "destination.depaged", "page.damaged", "pages.filled", "pages.note", "pages.unread"),
         *("pages.no_space", "pages.has_space"),
     ),
+    "tokens": ("token.created", "token.rotated", "token.revoked"),
     "cleaning": ("cleaned", "cleaning.paused", "cleaning.resumed", "hold.dropped"),
 }
 WARNINGS: Final = frozenset(

@@ -31,6 +31,9 @@ from repl.names.positions_http import ConsumerRoutes
 from repl.names.sinks import NodeSinks
 from repl.names.sinks_http import PATH as SINKS
 from repl.names.sinks_http import SinkRoutes
+from repl.names.tokens import NodeTokens
+from repl.names.tokens_http import PATH as TOKENS
+from repl.names.tokens_http import TokenRoutes
 from repl.node.admin_http import AdminRoutes, NodeAdministration
 from repl.node.peers import NodePeers
 from repl.node.status_http import NodeMonitoring, StatusRoutes
@@ -62,6 +65,7 @@ class Services:
     consumers: NodePositions
     sinks: NodeSinks
     destinations: NodeDestinations
+    tokens: NodeTokens
     cdc: CdcConsumers
     files: NodeFiles
     feeds: NodeFeeds
@@ -101,6 +105,7 @@ class Gateway:
         peers, repairs = services.peers, RepairRoutes(services.repairs)
         self._consumers = consumers = ConsumerRoutes(services.consumers)
         self._sinks = sinks = SinkRoutes(services.sinks)
+        self._tokens = tokens = TokenRoutes(services.tokens)
         self._cdc = cdc = CdcRoutes(services.cdc)
         self._destinations = destinations = DestinationRoutes(services.destinations, self.readers, self.handed, pieces)
         admin = AdminRoutes(services.administration)
@@ -144,6 +149,7 @@ class Gateway:
             "/v1/admin/checkpoint": {"POST": Route(admin.checkpoint, Role.ADMIN)},
             "/v1/admin/rotate": {"POST": Route(admin.rotate, Role.ADMIN)},
             "/v1/admin/clean": {"POST": Route(admin.clean, Role.ADMIN)},
+            TOKENS: {"GET": Route(tokens.list, Role.ADMIN)},
             "/v1/admin/restore": {"POST": Route(admin.restore, Role.ADMIN)},
             "/metrics": {"GET": Route(status.metrics, Role.METRICS)},
             "/healthz": {"GET": Route(status.healthz, Role.OPEN)},
@@ -215,6 +221,8 @@ class Gateway:
             return self._sinks.methods(path)
         if path.startswith(DESTINATIONS + "/"):
             return self._destinations.methods(path)
+        if path.startswith(TOKENS + "/"):
+            return self._tokens.methods(path)
         if path.startswith(CDC + "/"):
             return self._cdc.methods(path)
         collection, _, item = path.rpartition("/")

@@ -10,6 +10,7 @@ from repl.lead.service import NodeAppends, NodeFeeds, NodeTransactions
 from repl.names.begun import NodeBegun
 from repl.names.positions import NodePositions
 from repl.names.sinks import NodeSinks
+from repl.names.tokens import NodeTokens
 from repl.node.admin_http import NodeAdministration
 from repl.node.gateway import Services
 from repl.node.parts import NodeParts
@@ -29,6 +30,7 @@ def services_of(parts: NodeParts) -> Services:
         consumers=NodePositions(member, leads),
         sinks=NodeSinks(member, leads),
         destinations=NodeDestinations(member, leads),
+        tokens=NodeTokens(member, leads),
         cdc=parts.cdc,
         files=NodeFiles(member),
         feeds=NodeFeeds(member),

@@ -17,7 +17,7 @@ HANDLE = "t-0000000000000001-1-1"
 _ITEMS = (
     *(f"/v1/transactions/{HANDLE}{call}" for call in ("", "/entries", "/commit")),
     *("/v1/consumers/billing", "/v1/sinks/billing", "/v1/entries/5", "/v1/producers/00000000000000ab"),
-    *("/v1/segments/1", "/v1/cdc/lines"),
+    *("/v1/segments/1", "/v1/cdc/lines", "/v1/admin/tokens/abcdefgh", "/v1/admin/tokens/abcdefgh/rotate"),
     *(f"/v1/cdc/lines/{order}" for order in ("pause", "resume", "reset", "skip", "resend")),
     *(f"/v1/destinations/orders{call}" for call in ("", "/messages", "/consume", "/ack", "/nack")),
     *(f"/v1/destinations/orders/{order}" for order in ORDERS),
@@ -37,6 +37,8 @@ _DESIGN = {
     Role.DEFINE: "PUT /v1/destinations/orders · DELETE /v1/destinations/orders · DELETE /v1/consumers/billing · "
     "DELETE /v1/sinks/billing · " + " · ".join(f"POST /v1/destinations/orders/{order}" for order in ORDERS),
     Role.ADMIN: "POST /v1/admin/group · POST /v1/admin/group/settings · POST /v1/admin/transfer · "
+    "GET /v1/admin/tokens · PUT /v1/admin/tokens/abcdefgh · DELETE /v1/admin/tokens/abcdefgh · "
+    "POST /v1/admin/tokens/abcdefgh/rotate · "
     "POST /v1/admin/checkpoint · POST /v1/admin/rotate · POST /v1/admin/clean · POST /v1/admin/restore · "
     + " · ".join(f"POST /v1/cdc/lines/{order}" for order in ("pause", "resume", "reset", "skip", "resend")),
     Role.KEY: "GET /v1/feed · POST /v1/peer/hello · POST /v1/peer/restore · GET /v1/peer/restore · "

@@ -147,6 +147,7 @@ class MemoryNode:
             consumers=itself,
             sinks=itself,
             destinations=cast(Any, self.destinations),
+            tokens=itself,
             cdc=cast(Any, self.cdc),
             files=itself,
             feeds=itself,
