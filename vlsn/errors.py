@@ -75,9 +75,17 @@ class UnsupportedType(VlsnLogError):
 
 
 class Forbidden(VlsnLogError):
-    """A page of another site has sent this request through a user's browser."""
+    """A page of another site has sent this request through a user's browser, or the request's token lacks a role, or
+    another right."""
 
     slug = "forbidden"
+    retry_safe = True
+
+
+class Unauthorized(VlsnLogError):
+    """The call has no token that is known here, or its token has ended. Nothing of it was looked at."""
+
+    slug = "unauthorized"
     retry_safe = True
 
 

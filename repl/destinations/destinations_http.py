@@ -152,6 +152,8 @@ class DestinationRoutes:
             change = _changes.decode(body or b"{}")
         except JSON_FAULTS as error:
             raise BadBody(f"no settings of a destination: {error}") from None
+        if request.grant.keys:
+            request.grant.check_definition(change.prefix, change.dead_letter)
         told, made = await self._destinations.set_destination(name, change, timeout_s)
         return Response(201 if made else 200, HEADERS, msgspec.json.encode(told))
 

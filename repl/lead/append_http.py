@@ -77,7 +77,9 @@ class AppendRoutes:
         body = await self._take_body(request, terms.body_bytes_max)
         submission = await self._submission(terms, body) if terms.long(len(body)) else None
         try:
-            yield submission or terms.submission(body)
+            part = submission or terms.submission(body)
+            terms.grant.check(part)
+            yield part
         finally:
             self._bodies.give(len(body))
 
@@ -152,11 +154,23 @@ class AppendRoutes:
 class _Terms:
     """The terms of an append's head: how to read its body, and when to answer."""
 
-    __slots__ = ("acks", "body_bytes_max", "born", "durability", "key", "kind", "limits", "producer", "timeout_s")
+    __slots__ = (
+        "acks",
+        "body_bytes_max",
+        "born",
+        "durability",
+        "grant",
+        "key",
+        "kind",
+        "limits",
+        "producer",
+        "timeout_s",
+    )
 
     def __init__(self, request: Request, limits: AppendLimits, known: frozenset[str] = APPEND_PARAMETERS) -> None:
         """Reads them; ``known`` are the parameters of its route, beside the key of octets."""
         self.limits = limits
+        self.grant = request.grant
         self.kind = _content_type(request)
         self.body_bytes_max = limits.entry_bytes_max if self.kind == OCTETS else limits.body_bytes_max
         self.acks, self.timeout_s, self.key = Acks.MAJORITY, limits.timeout_s, b""
@@ -229,6 +243,8 @@ class _Append:
         try:
             if submission is None:
                 submission = terms.submission(body)
+            if terms.grant.ends:
+                terms.grant.check(submission)
             self._pending = self._appends.submit(submission, terms.acks, self._done, terms.born, terms.durability)
             self._timer = asyncio.get_running_loop().call_later(terms.timeout_s, self._pending.expire)
         except VlsnLogError as error:

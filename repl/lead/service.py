@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from repl.api import Acks, CommitSets, Done, FeedHello, Handle, Puts
 from repl.group.member import Member
 from repl.lead.append_book import Append
@@ -115,6 +117,11 @@ class NodeTransactions:
     async def abort(self, handle: Handle) -> None:
         """Forgets what is staged. Raises ``TransactionClosed`` once a commit is under way."""
         await lead_of(self.member).transactions.abort(handle)
+
+    def forget(self, handle: Handle) -> None:
+        """Forgets what is staged, unless a commit is under way, or this node leads no more."""
+        with suppress(NotMaster):
+            lead_of(self.member).transactions.forget(handle)
 
 
 class NodeFeeds:

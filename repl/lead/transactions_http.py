@@ -77,7 +77,13 @@ class TransactionRoutes:
             return redirect(self._transactions.member, request)
         await nothing_asked(request)
         handle, bytes_max = self._transactions.begin(id)
+        self._watch(request, handle)
         return answered({"transaction": str(handle), "expires_s": STAGED_S, "bytes_max": bytes_max})
+
+    def _watch(self, request: Request, handle: Handle) -> None:
+        """Has the transaction end with the token that stages, as long as its stage lasts without another call."""
+        if request.grant.ends:
+            request.grant.watch(partial(self._transactions.forget, handle), key=handle, lasts_s=2 * STAGED_S)
 
     async def _stage(self, handle: Handle, request: Request) -> Response:
         if not self._transactions.member.is_master():
@@ -86,6 +92,7 @@ class TransactionRoutes:
         async with self._appends.entries(request, _STAGING) as part:
             if part.producer:
                 raise BadArgument("a transaction has its producer's name from its commit: the batch may not name one")
+            self._watch(request, handle)
             return answered({"staged": await self._transactions.stage(handle, part, after, rewinds)})
 
     async def _commit(self, handle: Handle, request: Request) -> Response:
@@ -99,6 +106,8 @@ class TransactionRoutes:
             return redirect(self._transactions.member, request)
         body = await request.body(PEER_BODY_BYTES_MAX)
         sets = decode_sets(body) if body else None
+        if sets is not None and request.grant.ends:
+            request.grant.check_sets(sets)
         loop = asyncio.get_running_loop()
         told: asyncio.Future[Appended | VlsnLogError] = loop.create_future()
 

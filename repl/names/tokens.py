@@ -55,8 +55,8 @@ class NodeTokens:
         self.member.event("token.created", id=id, roles=",".join(record.roles), by=record.by)
 
     async def rotate(self, id: str, new_id: str, sha256: str, overlap_s: float, by: str, timeout_s: float) -> None:
-        """Makes a successor of token ``id``, with the same rights and end. The old one ends after ``overlap_s``. Durable on
-        return. Raises ``NotFound``, and as ``create``."""
+        """Makes a successor of token ``id``, with the same rights and end. The old one ends after ``overlap_s``.
+        Durable on return. Raises ``NotFound``, and as ``create``."""
         lead, key, new_key = self._leads(), key_of(id), key_of(new_id)
         deadline = asyncio.get_running_loop().time() + timeout_s
         kept = _whole(lead.log.view.history.small).get(key)

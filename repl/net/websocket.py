@@ -164,9 +164,9 @@ class WebSocketChannel:
         self._tap.received()
         return data
 
-    async def close(self) -> None:
+    async def close(self, code: int = 1000) -> None:
         try:
-            await self._socket.close()
+            await self._socket.close(code=code)
         finally:
             if (kept := self._socket.exception()) is not None:
                 bare(kept)

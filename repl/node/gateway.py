@@ -34,6 +34,7 @@ from repl.names.sinks_http import SinkRoutes
 from repl.names.tokens import NodeTokens
 from repl.names.tokens_http import PATH as TOKENS
 from repl.names.tokens_http import TokenRoutes
+from repl.node.access import Access
 from repl.node.admin_http import AdminRoutes, NodeAdministration
 from repl.node.peers import NodePeers
 from repl.node.status_http import NodeMonitoring, StatusRoutes
@@ -50,7 +51,7 @@ from repl.web.browsers import Browsers, check_json
 from repl.web.json_objects import answering
 from repl.web.limits import PIECES_A_TURN_BYTES, READERS_MAX, AppendLimits, Budget
 from repl.web.slices import Slices
-from repl.web.types import DURABLE, Quick, Request, Response, Start, Upgrade
+from repl.web.types import DURABLE, Handler, Quick, Request, Response, Start, Upgrade
 from vlsn.errors import NotAllowed, NotFound, UnsupportedType, VlsnLogError
 from vlsn.format.own_entries import FOUNDING_FIELD
 
@@ -59,6 +60,7 @@ from vlsn.format.own_entries import FOUNDING_FIELD
 class Services:
     """The parts of a node that answer the gateway's calls."""
 
+    access: Access
     appends: NodeAppends
     transactions: NodeTransactions
     reads: NodeReads
@@ -111,6 +113,7 @@ class Gateway:
         admin = AdminRoutes(services.administration)
         self._status = status = StatusRoutes(services.monitoring, pieces)
         self._reads = services.reads
+        self._access = services.access
         self._browsers = Browsers(services.monitoring.addresses)
         self._check_founding = services.monitoring.check_founding
         self._quick: Mapping[str, Quick] = {"POST": appends.quick, "GET": reads.quick}
@@ -168,21 +171,28 @@ class Gateway:
             if route is None:
                 refusal = NotAllowed(f"{request.method[:20]} does not go to {request.path[:100]}")
                 return problem.response(refusal, {"Allow": ", ".join(_allowed(methods))})
-            handler = route.handler
-            if request.path == _APPENDS:
-                return await handler(request)
-            if request.method in _READS:
-                return self._with_durable(request, await handler(request))
-            if request.method in ("POST", "PUT") and not _is_staging(request.path):
-                check_json(request)
             try:
-                return self._with_durable(request, await handler(request))
-            finally:
-                self._status.changed()
+                self._access.check(request, route)
+            except VlsnLogError as refusal:
+                return self._access.redirected(request, route) or problem.response(refusal)
+            answer = await self._answer(request, route.handler)
+            return self._access.guarded(request.grant, answer, reads=request.method in _READS)
         except VlsnLogError as error:
             return problem.response(error)
         except Exception as fault:  # a fault must end the request only, not the task's owner
             return problem.response(problem.internal(fault, f"{request.method} {request.path}"))
+
+    async def _answer(self, request: Request, handler: Handler) -> Response | Upgrade:
+        if request.path == _APPENDS:
+            return await handler(request)
+        if request.method in _READS:
+            return self._with_durable(request, await handler(request))
+        if request.method in ("POST", "PUT") and not _is_staging(request.path):
+            check_json(request)
+        try:
+            return self._with_durable(request, await handler(request))
+        finally:
+            self._status.changed()
 
     def _with_durable(self, request: Request, answer: Response | Upgrade) -> Response | Upgrade:
         """Adds the durable end to answers whose clients will want to read up to there."""
@@ -197,7 +207,9 @@ class Gateway:
             return None
         try:
             self._check(request)
-            return quick(request)
+            route = self._paths[_APPENDS][request.method]
+            self._access.check(request, route)
+            return self._access.guarded_start(request, route, quick(request))
         except VlsnLogError:
             return None
 

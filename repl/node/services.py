@@ -11,6 +11,7 @@ from repl.names.begun import NodeBegun
 from repl.names.positions import NodePositions
 from repl.names.sinks import NodeSinks
 from repl.names.tokens import NodeTokens
+from repl.node.access import Access
 from repl.node.admin_http import NodeAdministration
 from repl.node.gateway import Services
 from repl.node.parts import NodeParts
@@ -24,6 +25,7 @@ def services_of(parts: NodeParts) -> Services:
     member = parts.member
     leads = partial(lead_of, member)
     return Services(
+        access=Access(member),
         appends=NodeAppends(member),
         transactions=NodeTransactions(member),
         reads=NodeReads(member),

@@ -32,6 +32,7 @@ from repl.api import (
 )
 from repl.destinations.handed import Holder
 from repl.destinations.message_batch import MessageColumns
+from repl.node.access import Access
 from repl.node.gateway import Services
 from vlsn.durability import SYNCED, GroupDurability
 from vlsn.errors import (
@@ -96,6 +97,7 @@ class MemoryNode:
     levels: Levels = LEVELS
     master: str | None = "http://127.0.0.1:1"
     leads: bool = True
+    anonymous: str = "all"
     refuse: VlsnLogError | None = None
     unconfirmed: VlsnLogError | None = None
     refuse_feed: VlsnLogError | None = None
@@ -141,6 +143,7 @@ class MemoryNode:
     def services(self) -> Services:
         itself = cast(Any, self)  # it answers as those classes do, and is none of them
         return Services(
+            access=Access(itself),
             appends=itself,
             transactions=itself,
             reads=itself,
