@@ -209,7 +209,6 @@ class Record:
 
     lsn: Lsn
     done: Callable[[Lsn], None]
-    kind: FrameKind
 
     def tell(self) -> None:
         self.done(self.lsn)

@@ -117,7 +117,6 @@ class WriteCycle:
         self._by_writer = by_writer
         self._gathering = False
         self._asked = False
-        self._late: list[tuple[Group, bool]] = []
 
     @property
     def idle(self) -> bool:
@@ -204,10 +203,9 @@ class WriteCycle:
         elif isinstance(item, LocalRecord):
             if not placement.fits(group, item.room):
                 return False
-            record = Record(placement.record(group, item.kind, item.payload()), item.done, item.kind)
+            record = Record(placement.record(group, item.kind, item.payload()), item.done)
             group.records.append(record)
-            if item.kind is not FrameKind.CHECKPOINT_START:
-                group.after.append(record.tell)
+            group.after.append(record.tell)
         else:
             size = sum(map(len, item.values)) + len(item.values) * ENTRY_OVERHEAD_BYTES + FRAME_OVERHEAD_BYTES
             if not placement.fits(group, size):
@@ -416,30 +414,19 @@ class WriteCycle:
             self._placement.written(group)
             self._count(group, seconds, synced=synced)
             self.pump()
-            for record in group.records:
-                if record.kind is FrameKind.CHECKPOINT_START:
-                    record.tell()
-            self._late.append((group, synced))
-            self._life.keep(lambda: None, self._put_late)
-
-    def _put_late(self, _: None) -> None:
-        """The mappings come when another thread gets to it."""
-        with self._life.latch:
-            late, self._late = self._late, []
-            for group, synced in late:
-                if group.firsts:
-                    self._index.put_run(group.firsts, group.lasts, group.lsns, group.clocks)
-                    if group.txn_end:
-                        self._index.note_txn_end(group.txn_end)
-                if synced:
-                    self._synced()
-                elif group.firsts:
-                    self.listener.written(Vlsn(group.lasts[-1]))
-                for after in group.after:
-                    after()
-                self.uncovered_bytes += group.bytes
-                if self.uncovered_bytes >= self._options.checkpoint_bytes:
-                    self.checkpoint_due()
+            if group.firsts:
+                self._index.put_run(group.firsts, group.lasts, group.lsns, group.clocks)
+                if group.txn_end:
+                    self._index.note_txn_end(group.txn_end)
+            if synced:
+                self._synced()
+            elif group.firsts:
+                self.listener.written(Vlsn(group.lasts[-1]))
+            for after in group.after:
+                after()
+            self.uncovered_bytes += group.bytes
+            if self.uncovered_bytes >= self._options.checkpoint_bytes:
+                self.checkpoint_due()
 
     def _synced(self) -> None:
         """Notes the end of a sync: everything that was put into the index is on the medium."""
@@ -475,7 +462,6 @@ class WriteCycle:
 
     def _write_failed(self, group: Group, error: BaseException) -> None:
         with self._ends_the_log(), self._life.latch:
-            self._put_late(None)
             self._replacer.begin(group, error, self.written)
 
     @contextmanager
