@@ -16,6 +16,7 @@ from tests.seam.test_membership import fed
 from vlsn.errors import BadArgument, VlsnLogError, WrongVersion
 from vlsn.format.block import EntryKind
 from vlsn.format.records import CommitEntry, Settings
+from vlsn.ids import NodeName
 from vlsn.levels import LEVELS, SIGNED, Levels
 from vlsn.state import node_file
 from vlsn.write.local_log import LocalLog
@@ -78,6 +79,17 @@ async def all_told(group: Group) -> None:
     """Waits until the master has every member's levels; members report them every few seconds."""
     members = group.nodes[group.master].member.members
     await group.until(lambda: {*members.levels, group.master} >= set(group.names), "all have told their levels")
+
+
+async def with_an_older_one(group: Group) -> str:
+    """Starts a replica again with a binary of level 1. Returns its name once the master has its levels."""
+    older = next(name for name in group.names if name != group.master)
+    group.kill(older)
+    group.machines[older].levels = Levels(1, 1)
+    await up(group, older)
+    members = group.nodes[group.master].member.members
+    await group.until(lambda: members.levels.get(NodeName(older)) == Levels(1, 1), "the master has its levels")
+    return older
 
 
 async def at_level(group: Group, level: int, *names: str) -> None:
@@ -256,12 +268,7 @@ async def test_a_raise_that_is_rolled_back_is_none() -> None:
 @virtual
 async def test_a_level_that_a_member_does_not_speak_is_not_raised_to() -> None:
     group = await made(96)
-    older = next(name for name in group.names if name != group.master)
-    group.kill(older)
-    group.machines[older].levels = Levels(1, 1)
-    await up(group, older)
-    members = group.nodes[group.master].member.members
-    await group.until(lambda: str(members.levels.get(older, "")) == "1", "the older one has told")  # type: ignore[call-overload]
+    older = await with_an_older_one(group)
     with pytest.raises(BadArgument, match=f"level 2 is not spoken by {older} \\(1\\)"):
         await raise_level(lead(group), 2)
     with pytest.raises(BadArgument, match="the next one is 2"):
@@ -274,12 +281,8 @@ async def test_a_level_that_a_member_does_not_speak_is_not_raised_to() -> None:
 @virtual
 async def test_a_masters_document_says_whether_the_level_can_be_raised_and_changes_nothing() -> None:
     group = await made(98)
-    older = next(name for name in group.names if name != group.master)
-    group.kill(older)
-    group.machines[older].levels = Levels(1, 1)
-    await up(group, older)
+    older = await with_an_older_one(group)
     members = group.nodes[group.master].member.members
-    await group.until(lambda: str(members.levels.get(older, "")) == "1", "the older one has told")  # type: ignore[call-overload]
     said = await shown(group, "/v1/group")
     with pytest.raises(BadArgument) as refusal:
         await raise_level(lead(group), 2)
