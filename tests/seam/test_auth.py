@@ -15,14 +15,14 @@ from repl.auth.group_key import GroupKeys
 from repl.auth.signatures import HEADER, NO_SESSION, Signer, digest, feed_values, sign_call
 from repl.group.feed_hello import encode_hello
 from repl.lead.level_raising import raise_level
-from repl.web.types import Network, Request, Response
+from repl.web.types import BytesBody, Network, Request, Response
 from tests.fakes.loop import virtual
 from tests.fakes.random import SeededRandom
 from tests.seam.nodes import JSON, KEY, Group
 from tests.seam.test_group_level import all_told, at_level, lead
 from tests.seam.test_membership import fed, incarnation
 from tests.seam.test_strangers import hello_of
-from vlsn.errors import BadArgument, Unauthorized, Unreachable, WrongVersion
+from vlsn.errors import BadArgument, Forbidden, Unauthorized, Unreachable, WrongVersion
 from vlsn.ids import NodeName
 from vlsn.levels import LEVELS, SIGNED
 
@@ -349,6 +349,14 @@ async def test_an_unsigned_answer_claims_no_level_that_needs_signatures() -> Non
     await group.stop()
 
 
+def test_a_call_that_is_read_before_its_check_keeps_the_names_of_its_certificate() -> None:
+    request = Request("POST", "/v1/peer/hello", {}, BytesBody(b""), members=frozenset({"n1"}))
+    read = request.with_body(b"{}")
+    read.check_member("n1")
+    with pytest.raises(Forbidden):
+        read.check_member("n2")
+
+
 @virtual
 async def test_calls_made_at_once_all_get_through() -> None:
     """The first of a session: each is answered with it, and signed again."""
@@ -473,6 +481,12 @@ async def test_the_level_is_raised_once_every_member_signs() -> None:
     await group.until(lambda: group.state("n3") == "REPLICA", "n3 is back with the key")
     members = group.nodes[group.master].member.members
     await group.until(lambda: not members.unsigned and members.levels[NodeName("n3")].hold(SIGNED), "it signs", 20.0)
+    method, target, body = calls(group, group.master)[0]
+    await called(group, group.master, method, target, {**(body or {}), "sender": "n3"})
+    assert "n3" in members.unsigned
+    with pytest.raises(BadArgument, match="needs the signatures of n3, whose last call had none"):
+        await raise_level(lead(group), SIGNED)
+    await group.until(lambda: not members.unsigned, "it has signed since", 20.0)
     await raise_level(lead(group), SIGNED)
     await at_level(group, SIGNED)
     status, answer, _ = await called(group, "n1", *calls(group, "n1")[0])
