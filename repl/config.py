@@ -35,6 +35,8 @@ DEFAULT_URL: Final = "http://127.0.0.1:7701"
 DEFAULT_GROUP: Final = "vlsnlog"
 FILE_ONLY: Final = frozenset({"cdc"})
 """Settings that are tables. They have neither a flag nor a variable."""
+ANONYMOUS: Final = ("all", "append", "none")
+"""Which roles a call without a token has. ``all`` is the default until members know each other by a key."""
 LOG_FORMATS: Final = ("text", "json")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 CONFIG_BYTES_MAX: Final = 1 << 20
@@ -82,6 +84,12 @@ class NodeConfig:
     tls_key: Path | None = field(default=None, metadata=_about("key of that certificate, in PEM without a password"))
     tls_ca: Path | None = field(
         default=None, metadata=_about("authorities of members and clients, in PEM; read again when they change")
+    )
+    anonymous: str = _setting(
+        "all", "roles of calls without a token: all, append (all but admin) or none", choices=ANONYMOUS
+    )
+    token_grace_s: float = _setting(
+        60.0, "seconds without a master after which a node takes no token, as it may miss a revocation", low=1.0
     )
     log_level: str = _setting("info", "least severe level that is logged", choices=LOG_LEVELS)
     log_format: str = _setting("text", "lines of the log as text or as an object each", choices=LOG_FORMATS)

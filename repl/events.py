@@ -64,6 +64,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
         *("pages.no_space", "pages.has_space"),
     ),
     "key": ("key.changed", "key.unread"),
+    "tokens": ("token.created", "token.rotated", "token.revoked"),
     "cleaning": ("cleaned", "cleaning.paused", "cleaning.resumed", "hold.dropped"),
 }
 WARNINGS: Final = frozenset(

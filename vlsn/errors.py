@@ -75,9 +75,18 @@ class UnsupportedType(VlsnLogError):
 
 
 class Forbidden(VlsnLogError):
-    """A page of another site has sent this request through a user's browser."""
+    """A page of another site has sent this request through a user's browser, or the request's token lacks a role, or
+    another right."""
 
     slug = "forbidden"
+    retry_safe = True
+
+
+class Unauthorized(VlsnLogError):
+    """A client's call has no token that is known here, or its token has ended. Or a member's call is not signed with a
+    key of the group, or was made before. Nothing of the call was looked at."""
+
+    slug = "unauthorized"
     retry_safe = True
 
 
@@ -403,13 +412,6 @@ class StaleTerm(FeedRefused):
     logged. The sender may continue from the present position."""
 
     slug = "stale-term"
-
-
-class Unauthorized(VlsnLogError):
-    """The call is not signed with a key of the group, or was made before. Nothing of it was looked at."""
-
-    slug = "unauthorized"
-    retry_safe = True
 
 
 class StaleSession(VlsnLogError):

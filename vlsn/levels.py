@@ -3,9 +3,9 @@
 Level 1 has all formats, messages and meanings from the time when levels were introduced. It is assumed if no level is
 stated. Level 2 adds transactions, other settings than the level in COMMIT entries, and appends that ask for less than a
 sync. Level 3 adds destinations, whose acknowledgements are noted in COMMIT entries. Level 4 adds destinations'
-redelivery delays, and their limit on messages that are out. Level 5 has no format of its own: members sign all calls to
-each other, and a node without the group's key does not speak it. A binary supports a range of levels, ``LEVELS``. Two
-binaries that communicate need a level in common.
+redelivery delays, and their limit on messages that are out. Level 5 adds the tokens of clients, and has no other format
+of its own: members sign all calls to each other, and a node without the group's key does not speak it. A binary
+supports a range of levels, ``LEVELS``. Two binaries that communicate need a level in common.
 
 The group's level is stored in its log. A COMMIT entry sets it, a rollback undoes it, and a durable one is never undone.
 Code checks ``LogView.level`` before it writes anything that only a later level supports:
@@ -81,13 +81,15 @@ REDELIVERY = 4
 """The level from which on a destination may have a redelivery delay, and ``max_out``."""
 SIGNED = 5
 """The level from which on all calls between members must be signed with the group's key."""
+TOKENS = SIGNED
+"""The level from which on the small state may hold tokens of clients. Releases before count its limits differently."""
 LEVELS = Levels(1, 5)
 """The levels of this binary."""
 BRINGS = {
     TRANSACTIONS: "transactions, consumers' positions, settings of the group, appends with less than a sync",
     DESTINATIONS: "destinations",
     REDELIVERY: "destinations' redelivery delays, and their limit on messages that are out (max_out)",
-    SIGNED: "calls between members signed with the group's key, and https URLs of members",
+    SIGNED: "calls between members signed with the group's key, https URLs of members, tokens of clients",
 }
 """The additions of each level, for people."""
 HTTPS_URLS = SIGNED

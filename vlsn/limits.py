@@ -94,7 +94,11 @@ SMALL_STATE_NAMES_MAX = 4_096
 SMALL_STATE_NAME_BYTES_MAX = 256
 SMALL_STATE_VALUE_BYTES_MAX = 4 * KIB
 SMALL_STATE_BYTES_MAX = MIB
-"""The most bytes of all names and values together, since a checkpoint writes all of them."""
+"""The most bytes of all names and values together, since a checkpoint writes all of them. Tokens do not count."""
+TOKENS_MAX = 1_024
+"""The most tokens of a group. They have a share of the small state that no other name can fill."""
+TOKENS_BYTES_MAX = 512 * KIB
+"""The most bytes of all tokens together."""
 DESTINATIONS_MAX = 256
 """The most destinations of a group. This limit and the next three are the same on every node, too."""
 ACK_INTERVALS_MAX = 65_536

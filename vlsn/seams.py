@@ -244,7 +244,9 @@ class Channel(Protocol):
         while take(await self.receive()):
             pass
 
-    async def close(self) -> None: ...
+    async def close(self, code: int = 1000) -> None:
+        """Closes the channel. ``code`` tells the peer why (RFC 6455 §7.4), if it was open."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,6 +228,13 @@ class Transactions:
             self._drop(stage)
             self._counts.aborted += 1
 
+    def forget(self, handle: Handle) -> None:
+        """Forgets the staged entries, unless a commit is under way or may be logged."""
+        stage = self._find(handle)
+        if stage is not None and not stage.closed:
+            self._drop(stage)
+            self._counts.aborted += 1
+
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()

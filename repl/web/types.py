@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import parse_qsl
 
+from repl.web.grants import ANYBODY
 from repl.web.limits import BODY_S
 from vlsn.errors import BadArgument, BadBody, Forbidden, TooLarge
 from vlsn.histogram import Histogram
@@ -83,7 +84,19 @@ class Request:
     """One request. ``target`` is the path and query as they were sent; ``path`` is its path. Routes decode
     percent-encoded names in the path later. ``headers`` ignores upper and lower case."""
 
-    __slots__ = ("_body", "_query", "headers", "host", "members", "method", "path", "query_text", "remote", "target")
+    __slots__ = (
+        "_body",
+        "_query",
+        "grant",
+        "headers",
+        "host",
+        "members",
+        "method",
+        "path",
+        "query_text",
+        "remote",
+        "target",
+    )
 
     def __init__(
         self,
@@ -101,6 +114,8 @@ class Request:
         self.members = members
         """The members that the certificate of this connection names. ``None`` for a connection without TLS."""
         self._body = body
+        self.grant = ANYBODY
+        """The rights of the sender, once the gateway has found them out."""
         self.host = headers.get("Host")
         """The host that the request is for. The host of an absolute target takes precedence over the header (RFC 9112
         §3.2.2)."""
@@ -126,7 +141,8 @@ class Request:
 
     async def body(self, limit: int) -> bytes:
         """Reads the whole body. Raises ``TooLarge`` without reading if more than ``limit`` bytes are announced, and as
-        soon as more have arrived. Raises ``BadBody`` if the body does not arrive within ``BODY_S``."""
+        soon as more have arrived. Raises ``BadBody`` if the body does not arrive within ``BODY_S``, and the refusal
+        of a grant that has ended meanwhile."""
         length = self._body.length
         if length == 0:
             return b""
@@ -135,15 +151,14 @@ class Request:
         if isinstance(self._body, BytesBody):
             return await self._body.read()
         async with in_time():
-            first = await self._body.read()
-            if len(first) == length:
-                return first
-            parts, size = [first], len(first)
-            while size <= limit and (part := await self._body.read()):
+            parts, size = [first := await self._body.read()], len(first)
+            while size != length and size <= limit and (part := await self._body.read()):
                 parts.append(part)
                 size += len(part)
         if size > limit:
             raise TooLarge(f"the body has more than {limit} bytes")
+        if (refusal := self.grant.refusal()) is not None:
+            raise refusal
         return b"".join(parts)
 
     def with_body(self, data: bytes) -> Request:

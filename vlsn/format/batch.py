@@ -189,6 +189,12 @@ def decode_columns(batch: Batch, skip: int = 0, most: int | None = None) -> tupl
     return (None if lay.keys < 0 else cut(batch.body, lay.key_offsets, lay.keys, count, skip)), values
 
 
+def keys_of(batch: Batch) -> list[bytes] | None:
+    """Returns copies of the keys, or None if no entry has one."""
+    lay = _in_body(batch.layout)
+    return None if lay.keys < 0 else cut(batch.body, lay.key_offsets, lay.keys, batch.count)
+
+
 def decode_entries(batch: Batch) -> list[tuple[bytes | None, bytes]]:
     """Returns copies of the (key, value) of each entry."""
     keys, values = decode_columns(batch)

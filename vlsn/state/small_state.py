@@ -8,14 +8,17 @@ the log:
 2. The limits on names and values are checked in log order, so every node ignores the same values that exceed a limit. A
    master refuses such values before they are logged (``fault``), so a log contains one only by an error.
 3. The small state can be rolled back to any VLSN from the settled one on. What only earlier VLSNs need is not kept.
-4. If a cleaned log has lost its state record, its small state misses all values set up to ``lacks_to``, until another
+4. Tokens (names under ``TOKEN_PREFIX``) have a share of their own: neither they nor other names fill the others'
+   share. No name under that prefix is logged below the level that has tokens, so earlier binaries count the same.
+5. If a cleaned log has lost its state record, its small state misses all values set up to ``lacks_to``, until another
    copy of the table has filled them in.
 
     VLSN 4  put a=1            a=1 (4)
     VLSN 9  put a=2, b=7       a=2 (9)  b=7 (9)        settle(4): only VLSN 9 and 12 can be undone
     VLSN 12 put a=null         b=7 (9)                 truncate(9): a=2 (9)  b=7 (9)
 
-Memory: at most 4,096 names and 1 MiB, and about 300 bytes for each name set since the settled VLSN.
+Memory: at most 4,096 names and 1 MiB, 1,024 tokens and 512 KiB, and about 300 bytes for each name set since
+the settled VLSN.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -34,10 +37,14 @@ from vlsn.limits import (
     SMALL_STATE_NAME_BYTES_MAX,
     SMALL_STATE_NAMES_MAX,
     SMALL_STATE_VALUE_BYTES_MAX,
+    TOKENS_BYTES_MAX,
+    TOKENS_MAX,
 )
 from vlsn.state.log_table import LogTable
 
 T = TypeVar("T")
+TOKEN_PREFIX: Final = "token/"
+"""The start of the names of tokens (``repl/auth/tokens.py``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,18 @@ class SmallStateLimits:
     value_bytes: int = SMALL_STATE_VALUE_BYTES_MAX
     bytes: int = SMALL_STATE_BYTES_MAX
     """The bytes of all names and values together."""
+    tokens: int = TOKENS_MAX
+    """The names of tokens, which do not count as ``names``."""
+    tokens_bytes: int = TOKENS_BYTES_MAX
+    """The bytes of all tokens, which do not count as ``bytes``."""
+
+
+@dataclass(slots=True)
+class Share:
+    """The names and bytes in one share of the table."""
+
+    names: int = 0
+    bytes: int = 0
 
 
 class Kept(NamedTuple):
@@ -94,8 +113,9 @@ class SmallState(LogTable, Mapping[str, Kept]):
         self.limits = limits or SmallStateLimits()
         record = record or SmallStateRecord()
         self._kept = record.kept()
-        self.bytes = sum(_size(name, kept.value) for name, kept in self._kept.items())
-        """The bytes of all names and values."""
+        self.tokens, self.others = Share(), Share()
+        for name, kept in self._kept.items():
+            self._count(name, kept.value, 1)
         self._puts: list[_Put] = []
         """The updates since ``settled``, in log order."""
         self.lacks_to = record.lacks_to
@@ -112,6 +132,15 @@ class SmallState(LogTable, Mapping[str, Kept]):
 
     def __len__(self) -> int:
         return len(self._kept)
+
+    @property
+    def size(self) -> int:
+        """The bytes of all names and values."""
+        return self.tokens.bytes + self.others.bytes
+
+    def share_of(self, name: str) -> Share:
+        """Returns the share that ``name`` counts to."""
+        return self.tokens if is_token(name) else self.others
 
     # Values at earlier VLSNs.
 
@@ -136,14 +165,14 @@ class SmallState(LogTable, Mapping[str, Kept]):
         """Applies the updates of the COMMIT at ``vlsn``, which is after all COMMITs noted before. None removes a
         name."""
         for name, value in puts.items():
-            before = self._kept.get(name)
-            taken = self.fault(name, value, names=len(self._kept), size=self.bytes) is None
+            before, share = self._kept.get(name), self.share_of(name)
+            taken = self.fault(name, value, names=share.names, size=share.bytes) is None
             self._puts.append(_Put(vlsn, name, value, before, taken))
             if taken:
                 self._set(name, Kept(vlsn, value) if value is not None else None)
 
     def fault(self, name: str, value: bytes | None, *, names: int, size: int) -> str | None:
-        """Returns why ``name`` cannot be set in a table of ``names`` names and ``size`` bytes, or None if it can be."""
+        """Returns why ``name`` cannot be set in a share of ``names`` names and ``size`` bytes, or None if it can be."""
         limits, before = self.limits, self._kept.get(name)
         if before is not None and (value is None or len(value) <= len(before.value)):
             return None  # the name exists already, and its value does not grow
@@ -153,23 +182,28 @@ class SmallState(LogTable, Mapping[str, Kept]):
             return None
         if len(value) > limits.value_bytes:
             return f"a value of {len(value)} bytes for {name[:64]!r}; at most {limits.value_bytes} are taken"
-        if before is None and names >= limits.names:
+        names_max, bytes_max = limits.names, limits.bytes
+        if is_token(name):
+            names_max, bytes_max = limits.tokens, limits.tokens_bytes
+        if before is None and names >= names_max:
             return f"{names} names are set already, as many as there may be"
         grows = _size(name, value) - (_size(name, before.value) if before is not None else 0)
-        if grows > 0 and size + grows > limits.bytes:
-            return f"{name[:64]!r} would make it {size + grows} bytes; all names and values take {limits.bytes} at most"
+        if grows > 0 and size + grows > bytes_max:
+            return f"{name[:64]!r} would make it {size + grows} bytes; all names and values take {bytes_max} at most"
         return None
 
     def _set(self, name: str, kept: Kept | None) -> None:
         before = self._kept.pop(name, None)
         if kept is not None:
             self._kept[name] = kept
-        if before is not None and kept is not None:
-            self.bytes += len(kept.value) - len(before.value)
-        elif kept is not None:
-            self.bytes += _size(name, kept.value)
-        elif before is not None:
-            self.bytes -= _size(name, before.value)
+            self._count(name, kept.value, 1)
+        if before is not None:
+            self._count(name, before.value, -1)
+
+    def _count(self, name: str, value: bytes, sign: int) -> None:
+        share = self.share_of(name)
+        share.names += sign
+        share.bytes += sign * _size(name, value)
 
     def settle(self, vlsn: Vlsn) -> None:
         """Settles everything up to ``vlsn``, which is never rolled back."""
@@ -200,7 +234,8 @@ class SmallState(LogTable, Mapping[str, Kept]):
         set here after ``vlsn``. ``known`` must not be used afterwards."""
         for put in self._puts[bisect_right(self._puts, vlsn, key=_vlsn_of) :]:
             known.note(put.vlsn, {put.name: put.value})
-        self._kept, self.bytes, self._puts = known._kept, known.bytes, known._puts
+        self._kept, self._puts = known._kept, known._puts
+        self.tokens, self.others = known.tokens, known.others
         self.lacks_to, self.settled = known.lacks_to, vlsn
 
     # For checkpoints and restores:
@@ -209,6 +244,11 @@ class SmallState(LogTable, Mapping[str, Kept]):
         """Copies the table; the returned call makes the record on any thread."""
         kept, lacks_to = self.as_of(vlsn), self.lacks_to
         return lambda: SmallStateRecord({name: (each.vlsn, each.value) for name, each in kept.items()}, lacks_to)
+
+
+def is_token(name: str) -> bool:
+    """Says whether ``name`` counts to the share of tokens."""
+    return name.startswith(TOKEN_PREFIX)
 
 
 def decoded(kept: Kept | None, decoder: msgspec.json.Decoder[T]) -> T | None:
