@@ -21,6 +21,7 @@ from repl.auth.roles import LOCAL_ROLES, Role, Route
 from repl.auth.tokens import SCHEME, TokenRecord, key_of, parse, record_of
 from repl.elect.electing import Electing
 from repl.group.member import Member
+from repl.node.browser_sessions import BrowserSessions, Session
 from repl.web import problem
 from repl.web.grants import ANYBODY, Grant, Unwatch
 from repl.web.mastership import redirect
@@ -54,6 +55,7 @@ class Access:
     def __init__(self, member: Member) -> None:
         self._member = member
         self._anybody = _ANONYMOUS[member.config.anonymous]
+        self.sessions = BrowserSessions(member.seams.clock, member.seams.random)
         self._decoded: dict[str, tuple[Kept, TokenRecord | None]] = {}
         self._watched: dict[object, _Watch] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -64,7 +66,7 @@ class Access:
         role = route.role_of(request)
         if role is Role.OPEN or role is Role.KEY:
             return
-        grant = request.grant = self._grant_of(request)
+        grant = request.grant = self._grant_of(request, route)
         if not grant.has(role):
             if grant.ends:
                 raise Forbidden(f"token {grant.who} lacks the role {role}, which this call needs")
@@ -78,15 +80,29 @@ class Access:
             return None
         return redirect(self._member, request)
 
-    def _grant_of(self, request: Request) -> Grant:
+    def _grant_of(self, request: Request, route: Route) -> Grant:
         text = request.headers.get("Authorization")
         if text is None:
-            return self._anybody
-        secret = parse(text[len(SCHEME) :].strip()) if text[: len(SCHEME)].lower() == SCHEME.lower() else None
+            session = self.sessions.find(request, route)
+            return self._anybody if session is None else self._grant_of_session(session)
+        token = text[len(SCHEME) :].strip() if text[: len(SCHEME)].lower() == SCHEME.lower() else ""
+        if parse(token) is None and self._anybody is ANYBODY:
+            return ANYBODY
+        return self.grant_of_token(token)
+
+    def _grant_of_session(self, session: Session) -> Grant:
+        """Returns what a browser's session reads while its token holds, else the rights of anybody."""
+        grant = Grant(who=session.token, roles=frozenset({Role.METRICS}), proof=session.proof, watches=self)
+        record = self._record(session.token)
+        holds = record is not None and Role.METRICS in record.roles and self.refusal(grant) is None
+        return grant if holds else self._anybody
+
+    def grant_of_token(self, text: str) -> Grant:
+        """Returns the rights of a token. Raises ``Unauthorized``, and ``NotMaster`` or ``ProducersMissing`` while this
+        node cannot say."""
+        secret = parse(text)
         if secret is None:
-            if self._anybody is ANYBODY:
-                return ANYBODY
-            raise Unauthorized("Authorization: no token, which is Bearer vlt_ID_SECRET")
+            raise Unauthorized("no token, which is Bearer vlt_ID_SECRET")
         record = self._record(secret.id)
         if record is None or not secret.opens(record):
             if self._member.opened().log.view.history.small.lacks_to:
