@@ -102,7 +102,7 @@ class Access:
         node cannot say."""
         secret = parse(text)
         if secret is None:
-            raise Unauthorized("no token, which is Bearer vlt_ID_SECRET")
+            raise Unauthorized("this is no token: a token has the form vlt_ID_SECRET")
         record = self._record(secret.id)
         if record is None or not secret.opens(record):
             if self._member.opened().log.view.history.small.lacks_to:
