@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -26,8 +26,10 @@ from repl.web import problem
 from repl.web.grants import ANYBODY, Grant, Unwatch
 from repl.web.mastership import redirect
 from repl.web.types import Answer, Leave, Push, Request, Response, Sink, Start, Upgrade
-from vlsn.errors import Forbidden, NotMaster, ProducersMissing, Unauthorized, VlsnLogError
+from repl.web.usage import NAMES_A_TOKEN, Usage
+from vlsn.errors import Forbidden, NotMaster, ProducersMissing, TooLarge, Unauthorized, VlsnLogError
 from vlsn.seams import Channel
+from vlsn.state import consumers, destinations, sinks
 from vlsn.state.small_state import Kept
 from vlsn.together import together
 
@@ -36,6 +38,8 @@ LOOK_S: Final = 0.25
 UNAUTHORIZED: Final = 4401
 """The close code of a WebSocket whose token has ended."""
 DECODED_MAX: Final = 2_048
+_NAMED: Final = (consumers.PREFIX, sinks.PREFIX, destinations.PREFIX)
+"""The starts of the small state's names that clients make."""
 _ANONYMOUS: Final = {
     "all": ANYBODY,
     "append": replace(ANYBODY, roles=frozenset(LOCAL_ROLES)),
@@ -57,6 +61,7 @@ class Access:
         self._anybody = _ANONYMOUS[member.config.anonymous]
         self.sessions = BrowserSessions(member.seams.clock, member.seams.random)
         self._decoded: dict[str, tuple[Kept, TokenRecord | None]] = {}
+        self._usages: dict[str, Usage] = {}
         self._watched: dict[object, _Watch] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -73,6 +78,18 @@ class Access:
             raise Unauthorized(f"this call needs a token with the role {role}")
         if grant.names and route.name is not None:
             grant.check_name(route.name)
+            if request.method == "PUT":
+                self.check_names(grant, (route.name,))
+
+    def check_names(self, grant: Grant, names: Iterable[str]) -> None:
+        """See ``Grant.check_new``."""
+        small = self._member.opened().log.view.history.small
+        new = sum(not any(prefix + name in small for prefix in _NAMED) for name in names)
+        if not new:
+            return
+        prefixes = tuple(prefix + grant.names for prefix in _NAMED)
+        if new + sum(name.startswith(prefixes) for name in small) > NAMES_A_TOKEN:
+            raise TooLarge(f"{grant.who} has {NAMES_A_TOKEN} names under {grant.names!r}, which is its limit")
 
     def redirected(self, request: Request, route: Route) -> Response | None:
         """Returns the redirect to the master, which knows more tokens, for a call that only the master takes."""
@@ -115,10 +132,21 @@ class Access:
             names=record.names,
             proof=record.sha256,
             watches=self,
+            usage=self._usage_of(secret.id, record),
         )
         if (refusal := self.refusal(grant)) is not None:
             raise refusal
         return grant
+
+    def _usage_of(self, id: str, record: TokenRecord) -> Usage:
+        usage = self._usages.get(id)
+        if usage is None:
+            if len(self._usages) >= DECODED_MAX:
+                # Those that are open keep counting in their grants.
+                self._usages = {each: used for each, used in self._usages.items() if used.streams}
+            usage = self._usages[id] = Usage(id)
+        usage.bytes.per_s, usage.appends.per_s = record.bytes_per_s, record.appends_per_s
+        return usage
 
     def _record(self, id: str) -> TokenRecord | None:
         """Returns the token's record. Raises ``NotMaster`` or ``Damaged`` while the log is not open."""
@@ -187,6 +215,9 @@ class Access:
         is not sent if the token has ended."""
         if not grant.ends:
             return answer
+        streams = isinstance(answer, Upgrade) or answer.push is not None
+        if streams and grant.usage is not None:
+            grant.usage.check_stream()
         if isinstance(answer, Upgrade):
             return replace(answer, run=_until_ended(grant, answer))
         if answer.push is not None:
@@ -230,13 +261,14 @@ def _until_ended(grant: Grant, upgrade: Upgrade) -> Callable[[Channel], Awaitabl
                 ended = True
                 task.cancel()
 
-            unwatch = grant.watch(end)
+            unwatch, left = grant.watch(end), grant.stream()
             try:
                 await upgrade.run(channel)
             except Exception as failure:  # raised again below, without the group of ``together``
                 failures.append(failure)
             finally:
                 unwatch()
+                left()
 
         await together(serve=serve())
         if ended:
@@ -250,16 +282,17 @@ def _until_ended(grant: Grant, upgrade: Upgrade) -> Callable[[Channel], Awaitabl
 class _GuardedPush:
     """A body that sends itself until its token ends."""
 
-    __slots__ = ("_grant", "_push", "_sink", "_unwatch")
+    __slots__ = ("_grant", "_left", "_push", "_sink", "_unwatch")
 
     def __init__(self, grant: Grant, push: Push) -> None:
         self._grant, self._push = grant, push
         self._sink: Sink | None = None
         self._unwatch: Unwatch = _nothing
+        self._left: Unwatch = _nothing
 
     def begin(self, sink: Sink) -> None:
         self._sink = sink
-        self._unwatch = self._grant.watch(self._end)
+        self._unwatch, self._left = self._grant.watch(self._end), self._grant.stream()
         self._push.begin(sink)
 
     def go_on(self) -> None:
@@ -267,6 +300,7 @@ class _GuardedPush:
 
     def close(self) -> None:
         self._unwatch()
+        self._left()
         self._push.close()
 
     def _end(self) -> None:
