@@ -1,4 +1,4 @@
-"""Signatures of what members say to each other: of a call, and of its answer. Pure.
+"""Signatures of what members say to each other, and commands to nodes: of a call, and of its answer. Pure.
 
     Vlsnlog-Auth: v1 key=ID from=n2 to=n1 process=HEX16 session=HEX32 n=17 mac=HEX64      of a call
     Vlsnlog-Auth: v1 key=ID mac=HEX64                                                     of its answer
@@ -7,7 +7,8 @@
     answer    HMAC-SHA256(key, "answer" mac-of-the-call status sha256(body))
 
 Each part is preceded by its length (u32, little-endian), so no two lists of parts have the same bytes. ``target`` is
-the path and query as they were sent. Numbers are decimal text; hashes are 32 bytes. A feed's headers that decide whom
+the path and query as they were sent. Numbers are decimal text; hashes are 32 bytes. A member calls a member by name; a
+command is from ``@cli`` to a HOST:PORT. A feed's headers that decide whom
 it feeds are signed, too; a missing one counts as empty. An answer is signed for one call and can answer no other.
 """
 
@@ -39,8 +40,9 @@ FEED_HEADERS = (
     "Vlsnlog-Process",
 )
 _NAME = r"[A-Za-z0-9._-]{1,32}"
+_PLACE = r"[A-Za-z0-9._:\[\]-]{1,263}"
 _CALL = re.compile(
-    rf"v1 key=([a-z0-9]{{1,16}}) from=({_NAME}) to=({_NAME}) process=([0-9a-f]{{16}}) session=([0-9a-f]{{32}}) "
+    rf"v1 key=([a-z0-9]{{1,16}}) from=(@cli|{_NAME}) to=({_PLACE}) process=([0-9a-f]{{16}}) session=([0-9a-f]{{32}}) "
     r"n=([1-9][0-9]{0,17}) mac=([0-9a-f]{64})\Z"
 )
 _ANSWER = re.compile(r"v1 key=([a-z0-9]{1,16}) mac=([0-9a-f]{64})\Z")

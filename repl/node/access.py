@@ -1,11 +1,12 @@
-"""Access: what the sender of each request may do, by its token or by the setting ``anonymous``.
+"""Access: what the sender of each request may do, by its token, the group's key or the setting ``anonymous``.
 
     Authorization: Bearer vlt_ID_SECRET ─► the token's record in this node's log ─► its roles, until it ends
 
 1. A token that is not in the log is refused, and so is one that has expired, or whose record cannot be read. The newest
    entry counts, durable or not, so a revocation works as soon as its COMMIT has come.
 2. A node that has heard no master for ``token_grace_s`` takes no token, since it may miss a revocation.
-3. A request without a token has the roles of ``anonymous``. Calls of members are not judged here.
+3. Whoever signs with the group's key may do everything, while the key is accepted. Calls of members are not judged
+   here. Any other request without a token has the roles of ``anonymous``.
 4. What outlives its request is looked at every ``LOOK_S``, and ended with its token: WebSockets (close code
    ``UNAUTHORIZED``), tails, staged transactions. Remembered heads ask again with every request.
 """
@@ -17,6 +18,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from repl.auth.default_key import anonymous_of
 from repl.auth.roles import LOCAL_ROLES, Role, Route
 from repl.auth.tokens import SCHEME, TokenRecord, key_of, parse, record_of
 from repl.elect.electing import Electing
@@ -40,6 +42,12 @@ UNAUTHORIZED: Final = 4401
 DECODED_MAX: Final = 2_048
 _NAMED: Final = (consumers.PREFIX, sinks.PREFIX, destinations.PREFIX)
 """The starts of the small state's names that clients make."""
+KEY: Final = "key:"
+"""The start of ``Grant.who`` if a key of the group has signed. No token's ID has a colon."""
+GET_IN: Final = (
+    "send a token (Authorization: Bearer, VLSNLOG_TOKEN), or let the command sign with the group's key (--group-key "
+    "FILE, VLSNLOG_GROUP_KEY)"
+)
 _ANONYMOUS: Final = {
     "all": ANYBODY,
     "append": replace(ANYBODY, roles=frozenset(LOCAL_ROLES)),
@@ -58,7 +66,7 @@ class Access:
 
     def __init__(self, member: Member) -> None:
         self._member = member
-        self._anybody = _ANONYMOUS[member.config.anonymous]
+        self._anybody = _ANONYMOUS[anonymous_of(member.config)]
         self.sessions = BrowserSessions(member.seams.clock, member.seams.random)
         self._decoded: dict[str, tuple[Kept, TokenRecord | None]] = {}
         self._usages: dict[str, Usage] = {}
@@ -75,7 +83,7 @@ class Access:
         if not grant.has(role):
             if grant.ends:
                 raise Forbidden(f"token {grant.who} lacks the role {role}, which this call needs")
-            raise Unauthorized(f"this call needs a token with the role {role}")
+            raise Unauthorized(f"this call needs the role {role}: {GET_IN}")
         if grant.names and route.name is not None:
             grant.check_name(route.name)
             if request.method == "PUT":
@@ -98,6 +106,8 @@ class Access:
         return redirect(self._member, request)
 
     def _grant_of(self, request: Request, route: Route) -> Grant:
+        if request.key:
+            return Grant(who=f"{KEY}{request.key}", watches=self)
         text = request.headers.get("Authorization")
         if text is None:
             session = self.sessions.find(request, route)
@@ -164,6 +174,8 @@ class Access:
 
     def refusal(self, grant: Grant) -> VlsnLogError | None:
         """See ``Grant.refusal``."""
+        if grant.who.startswith(KEY):
+            return self._key_refusal(grant.who.removeprefix(KEY))
         try:
             record = self._record(grant.who)
         except VlsnLogError as error:
@@ -176,6 +188,10 @@ class Access:
         if silent_s > grace_s:
             return NotMaster(f"this node has heard no master for {silent_s:.0f} s, and may miss a revocation")
         return None
+
+    def _key_refusal(self, id: str) -> VlsnLogError | None:
+        keys = self._member.keyring.keys
+        return None if keys is not None and keys.of(id) is not None else Unauthorized(f"the key {id} was dropped")
 
     def watch(self, grant: Grant, end: Callable[[], None], key: object, lasts_s: float | None) -> Unwatch:
         """See ``Grant.watch``."""

@@ -13,6 +13,7 @@ from functools import partial
 
 from repl.auth.peer_door import PeerDoor, is_between_members
 from repl.auth.roles import Role, Route
+from repl.auth.signatures import HEADER
 from repl.cdc.cdc_http import PATH as CDC
 from repl.cdc.cdc_http import CdcRoutes
 from repl.cdc.consumers import CdcConsumers
@@ -40,7 +41,7 @@ from repl.node.admin_http import AdminRoutes, NodeAdministration
 from repl.node.browser_sessions import PATH as SESSION
 from repl.node.browser_sessions import SessionRoutes
 from repl.node.peers import NodePeers
-from repl.node.status_http import NodeMonitoring, StatusRoutes
+from repl.node.status_http import KEY_PATH, NodeMonitoring, StatusRoutes
 from repl.read.long_polls import LongPolls
 from repl.read.read_http import ReadRoutes
 from repl.read.reads import reads_of
@@ -163,6 +164,7 @@ class Gateway:
             TOKENS: {"GET": Route(tokens.list, Role.ADMIN)},
             "/v1/admin/restore": {"POST": Route(admin.restore, Role.ADMIN)},
             "/metrics": {"GET": Route(status.metrics, Role.METRICS)},
+            KEY_PATH: {"GET": Route(status.key, Role.OPEN)},
             "/healthz": {"GET": Route(status.healthz, Role.OPEN)},
             "/readyz": {"GET": Route(status.readyz, Role.OPEN)},
             "/": {"GET": Route(status.page, Role.OPEN)},
@@ -174,6 +176,8 @@ class Gateway:
             self._check(request)
             if is_between_members(request.path):
                 return await self._door.serve(request, self._answered)
+            if HEADER in request.headers:
+                return await self._door.serve_outside(request, self._answered)
         except VlsnLogError as error:
             return problem.response(error)
         return await self._answered(request)
@@ -220,7 +224,7 @@ class Gateway:
     def quick(self, request: Request) -> Start | None:
         """Returns the short way for appends and long-polls. Returns None for a head that ``handle`` would refuse."""
         quick = self._quick.get(request.method)
-        if quick is None or request.path != _APPENDS:
+        if quick is None or request.path != _APPENDS or HEADER in request.headers:
             return None
         try:
             self._check(request)

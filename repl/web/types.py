@@ -90,6 +90,7 @@ class Request:
         "grant",
         "headers",
         "host",
+        "key",
         "members",
         "method",
         "path",
@@ -113,6 +114,8 @@ class Request:
         self.remote = remote
         self.members = members
         """The members that the certificate of this connection names. ``None`` for a connection without TLS."""
+        self.key = ""
+        """The ID of the group's key that has signed this request, once its signature is checked; "" for none."""
         self._body = body
         self.grant = ANYBODY
         """The rights of the sender, once the gateway has found them out."""

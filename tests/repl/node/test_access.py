@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from repl.auth import group_key
 from repl.auth.roles import TOKEN_ROLES, Role
+from repl.auth.sessions import CLI
+from repl.auth.signatures import HEADER, NO_SESSION, Signer, digest, sign_call
 from repl.auth.tokens import Secret, TokenRecord, new_secret
 from repl.destinations.consume_messages import CREDIT, head
 from repl.node.access import UNAUTHORIZED, Access
@@ -340,3 +343,34 @@ async def test_a_call_whose_body_comes_after_the_end_of_its_token_changes_nothin
     assert isinstance(answer, Response)
     refused(answer, 401, "unauthorized")
     assert not node.asked
+
+
+async def test_what_a_dropped_key_has_signed_ends() -> None:
+    """A key may do everything, on any route, until the node's file no longer has it."""
+    node = await started(keyed=True, anonymous="none")
+    gateway, keys = Gateway(node.services), node.member.keyring.keys
+    assert keys is not None
+
+    def signed(target: str, session: str, n: int) -> str:
+        by = Signer(sender=CLI, to="n1:7701", process="00000000000000ff", session=session, n=n)
+        return sign_call(keys.signing, by, group="sim", method="GET", target=target, body=digest(b"")).header()
+
+    session = json(await call(gateway, "GET", "/v1/status", {HEADER: signed("/v1/status", NO_SESSION, 1)}))["session"]
+    assert (await call(gateway, "GET", "/v1/status", {HEADER: signed("/v1/status", session, 1)})).status == 200
+    sent = request("GET", "/v1/entries", {HEADER: signed("/v1/entries", session, 2)})
+    assert gateway.quick(sent) is None, "a head that is signed counts once"
+    upgrade = await gateway.handle(request("GET", "/v1/produce", UPGRADE | {HEADER: signed("/v1/produce", session, 3)}))
+    assert isinstance(upgrade, Upgrade)
+    ours, theirs = pair()
+    serving = asyncio.ensure_future(upgrade.run(theirs))
+    await asyncio.sleep(0.01)
+    node.member.keyring.keys = (
+        keys.with_key(other := group_key.new_key(SeededRandom(9), "new"))
+        .signing_with(other.id)
+        .without(keys.signing.id)
+    )
+    assert await until_gone(ours) == UNAUTHORIZED
+    await asyncio.wait_for(serving, 10)
+    await ours.close()
+    refused(await call(gateway, "GET", "/v1/status", {HEADER: signed("/v1/status", session, 4)}), 401, "unauthorized")
+    await node.stop()
