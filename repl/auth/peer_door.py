@@ -68,15 +68,15 @@ class PeerDoor:
         keys, text = self._trust.keyring.keys, request.headers.get(HEADER)
         if keys is None:
             return await handler(request)
-        body = await request.body(PEER_BODY_BYTES_MAX)
-        request = request.with_body(body)
         if text is None and self._trust.is_signed_only():
-            self._check_levels(request, body)
+            await self._check_levels(request)
             raise Unauthorized("calls between members must be signed with the group's key")
         if text is None:
+            body = await request.body(PEER_BODY_BYTES_MAX)
             self._trust.met(_sender_of(request, body), False)
-            return await handler(request)
-        key, call = await self._read(keys, text, request, body)
+            return await handler(request.with_body(body))
+        key, call = self._head(keys, text, request)
+        request, body = await self._with_body(call, request)
         try:
             self._check(call, request, body)
         except VlsnLogError as error:
@@ -90,10 +90,8 @@ class PeerDoor:
         keys, text = self._trust.keyring.keys, request.headers.get(HEADER)
         if keys is None or text is None:
             return await handler(request)
-        check_known(keys, read_call(text))  # before the body is read
-        body = await request.body(PEER_BODY_BYTES_MAX)
-        request = request.with_body(body)
-        key, call = await self._read(keys, text, request, body)
+        key, call = self._head(keys, text, request)
+        request, _ = await self._with_body(call, request)
         try:
             self._check_outside(call)
         except VlsnLogError as error:
@@ -101,20 +99,41 @@ class PeerDoor:
         request.key = key.id
         return await self._signed(await handler(request), key, call)
 
-    async def _read(self, keys: GroupKeys, text: str, request: Request, body: bytes) -> tuple[Key, CallSignature]:
-        """Returns a call's signature, which is right, and its key. Raises ``Unauthorized``."""
+    def is_signed(self, request: Request) -> bool:
+        """Says whether the head of a request is signed with a key of the group. The body, and whether the call came
+        before, are not looked at. Without keys every request counts as signed."""
+        keys, text = self._trust.keyring.keys, request.headers.get(HEADER)
+        if keys is None:
+            return True
+        if text is None:
+            return False
+        try:
+            self._head(keys, text, request)
+        except Unauthorized:
+            return False
+        return True
+
+    def _head(self, keys: GroupKeys, text: str, request: Request) -> tuple[Key, CallSignature]:
+        """Returns the signature of a request's head, which is right, and its key. Raises ``Unauthorized``."""
         call = read_call(text)
         key = check_known(keys, call)
-        if not equal(call.mac, self._expected(key, call, request, await self._trust.digest(body))):
+        if not equal(call.mac, self._expected(key, call, request)):
             raise Unauthorized(f"the signature of {call.signer.sender}'s call is wrong")
         return key, call
 
-    def _expected(self, key: Key, call: CallSignature, request: Request, body: bytes) -> bytes:
+    async def _with_body(self, call: CallSignature, request: Request) -> tuple[Request, bytes]:
+        """Reads the body of a call whose head is signed. Raises ``Unauthorized`` if it is another body."""
+        body = await request.body(PEER_BODY_BYTES_MAX)
+        if not equal(call.body, await self._trust.digest(body)):
+            raise Unauthorized(f"the signature of {call.signer.sender}'s call is wrong: it is of another body")
+        return request.with_body(body), body
+
+    def _expected(self, key: Key, call: CallSignature, request: Request) -> bytes:
         feed = feed_values(request.headers) if request.path == FEED else ()
         group, method, target = self._trust.group, request.method, request.target
-        return sign_call(key, call.signer, group=group, method=method, target=target, body=body, feed=feed).mac
+        return sign_call(key, call.signer, group=group, method=method, target=target, body=call.body, feed=feed).mac
 
-    def _check_levels(self, request: Request, body: bytes) -> None:
+    async def _check_levels(self, request: Request) -> None:
         """Checks that whoever sent an unsigned call speaks the level that needs signatures, if the call names levels:
         an older binary knows this error. Raises ``WrongVersion``."""
         levels = LEVELS
@@ -122,7 +141,7 @@ class PeerDoor:
             levels = read_levels(request.headers.get("Vlsnlog-Version", ""))
         elif request.path == HELLO:
             try:
-                levels = _levels.decode(body).levels
+                levels = _levels.decode(await request.body(PEER_BODY_BYTES_MAX)).levels
             except JSON_FAULTS:
                 return
         Levels(SIGNED, LEVELS.max).check_peer(levels, own=self._trust.name, peer="the caller")

@@ -26,7 +26,7 @@ from repl.auth.peer_calls import PeerCalls
 from repl.auth.sessions import CLI
 from repl.auth.trust import Trust
 from repl.config import ENVIRONMENT_PREFIX
-from repl.web.types import Handler, Listener, Network, Quick, Response
+from repl.web.types import Handler, Keeps, Listener, Network, Quick, Response
 from vlsn.errors import BadArgument, Unauthorized
 from vlsn.format.records import JSON_FAULTS
 from vlsn.real.clock import SystemRandom
@@ -133,8 +133,10 @@ class SigningNetwork:
             ),
         )
 
-    async def serve(self, host: str, port: int, handler: Handler, *, quick: Quick | None = None) -> Listener:
-        return await self._network.serve(host, port, handler, quick=quick)
+    async def serve(
+        self, host: str, port: int, handler: Handler, *, quick: Quick | None = None, keeps: Keeps | None = None
+    ) -> Listener:
+        return await self._network.serve(host, port, handler, quick=quick, keeps=keeps)
 
     async def connect(
         self,

@@ -87,6 +87,8 @@ _APPENDS = "/v1/entries"
 _OF_COMMITS = (TRANSACTIONS, CONSUMERS, SINKS, DESTINATIONS)
 """The calls whose answers depend on COMMIT entries. The answers carry the durable end, so that their clients can then
 read up to there."""
+_HEALTH = ("/healthz", "/readyz", "/metrics")
+_ORDERS = "/v1/admin/"
 _READS = ("GET", "HEAD")
 _CODINGS = {"content-encoding": "identity", "transfer-encoding": "chunked"}
 """The header fields that name codings of a body, each with the only coding that it may name."""
@@ -233,6 +235,22 @@ class Gateway:
             return self._access.guarded_start(request, route, quick(request))
         except VlsnLogError:
             return None
+
+    def keeps(self, request: Request) -> bool:
+        """Says whether a request is served when all connections but the kept ones are busy: health checks, what a key
+        of the group has signed, and the orders of operators. A stranger's request is not, whatever its path."""
+        if request.path in _HEALTH:
+            return True
+        if is_between_members(request.path) or HEADER in request.headers:
+            return self._door.is_signed(request)
+        if not request.path.startswith(_ORDERS):
+            return False
+        try:
+            methods = self._paths.get(request.path) or self._item(request.path)
+            self._access.check(request, methods[request.method])
+        except (VlsnLogError, KeyError):
+            return False
+        return True
 
     def _check(self, request: Request) -> None:
         """Makes the checks that apply to every call. Raises ``Misdirected``, ``Forbidden``, ``UnsupportedType``, and
