@@ -1,10 +1,10 @@
-"""The local log: blocks in segments, found through the VLSN index.
+"""The local log of one node. Blocks of entries are stored in segment files, and found through the VLSN index.
 
 ``Log`` is the embedded form (blocking, thread-safe, no cluster). A node runs the same code through
 ``vlsn.write.local_log.LocalLog``. This package imports none of the project's other packages.
 
     from vlsn import Durability, Log, LogOptions, Owner
-    from vlsn import QueueFull, Trimmed            the errors that its calls raise: all of vlsn.errors
+    from vlsn import QueueFull, Trimmed            the errors that calls raise: all of vlsn.errors
 """
 
 from __future__ import annotations
