@@ -159,7 +159,7 @@ class Feeder:
         self._waiter: asyncio.Future[None] | None = None
         self._told_dtvlsn = NULL_VLSN
         self._idle = False
-        """True while the sending task waits. Only then ``handed_over`` may send in the task's place."""
+        """True while the sending task waits, so that ``handed_over`` may send in the task's place."""
         self._unsent = b""
         self._round = b""
         """The message of a read round that has begun but was not sent; empty if there is no such round."""

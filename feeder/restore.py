@@ -3,7 +3,7 @@
 1. A peer has at most one session: a new session of a peer replaces that peer's earlier session. A node serves at most
    ``RESTORES_MAX`` sessions. A peer beyond that limit is refused, and then asks another member.
 2. A session places a hold on the log: cleaning does not remove entries from the VLSN that the peer needs next. The
-   limit of all holds (``hold_bytes_max``) applies to this hold, too.
+   limit of all holds (``hold_bytes_max``) applies to a session's hold, too.
 3. When a session opens, its offer is fixed: the durable end, and the state record at that end. The bytes of segments
    are sent as they are on the disk, never past the end that is synced.
 4. A rollback stops a session, because a rollback changes frames' flags and writes over earlier bytes. A session also
@@ -28,8 +28,8 @@ from vlsn.state.holds import Hold, Owner
 from vlsn.write.local_log import LocalLog
 
 Read = Callable[[int, int, int], Awaitable[bytes]]
-"""The type of a function that reads a range of one segment. Its arguments are the segment's number, and the start and
-end (exclusive) of the range in bytes."""
+"""The type of a function that reads a range of one segment. The function's arguments are the segment's number, and the
+start and end (exclusive) of the range in bytes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -118,8 +118,8 @@ class Restores:
     def record(self, ask: RestoreAsk, *, feeders: int) -> Callable[[], Offer]:
         """Offers, without a session, the state record at a durable VLSN from ``ask.from_vlsn`` to ``ask.upto``. The
         returned function makes the offer, as with ``open``. Raises ``QueueFull`` while a rollback is running. Raises
-        ``NotYet`` if this node has no exact record for any of these VLSNs. A checkpoint discards the older detail that
-        such a record needs."""
+        ``NotYet`` if this node has no exact record for any VLSN in that range, since checkpoints discard older
+        detail."""
         log = self._log
         if log.view.rollbacks % 2:
             raise QueueFull(f"{self._name} is rolling back; ask again soon")

@@ -2,14 +2,14 @@
 
     index noted ─► begin: round 7 to all feeds ─► a majority answers 7 or more in this term ─► the index may be shown
 
-1. Suppose a round began after a read was requested, and a majority has answered the round. Then no later master was
-   elected before the read was requested. An answer says that the replica's stored term was still the asking master's
-   term. A later master needs the votes of a majority, so at least one vote of a replica that has answered.
+1. Suppose a round began after a read was requested, and a majority has answered the round. It follows that no later
+   master was elected before the read was requested. An answer says that the replica's stored term was still the asking
+   master's term. A later master needs the votes of a majority, so at least one vote of a replica that has answered.
 2. Only electable incarnations that the group lists are counted, the master's own included. The DTVLSN (the durable end)
    counts the same incarnations.
 3. The read goes up to the DTVLSN that the master noted before the round began. A noted DTVLSN is valid only once the
-   first block of the master's own term is durable. Until then the master does not know which blocks its predecessors
-   made durable.
+   first block of the master's own term is durable. Before that block, the master does not know which blocks its
+   predecessors made durable.
 4. Answers are cumulative, because the feed keeps their order: an answer to round 8 also answers round 7.
 
     electable n1 n2 n3, n1 is the master:  round 7 begins, n3 answers 6   ->  only n1 counts: not confirmed yet

@@ -1,8 +1,8 @@
 """The feeder's source of blocks: the ring (BUFFER), the segments (ARCHIVE), and the change between them.
 
 1. A source starts in ARCHIVE.
-2. A source changes to BUFFER when its next VLSN is in the ring (the recent blocks in memory). It changes back to
-   ARCHIVE when the ring has dropped that VLSN. A source compares positions, never times.
+2. A source changes to BUFFER when its next VLSN is in the ring (the recent blocks in memory). A source changes back to
+   ARCHIVE when the ring has dropped its next VLSN. A source compares positions, never times.
 3. In BUFFER a source reads all sealed blocks, even blocks that this node has not synced, because a replica may be
    faster than this node's disk. In ARCHIVE a source reads synced blocks only.
 4. Each change between BUFFER and ARCHIVE is counted and reported.

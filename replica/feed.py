@@ -123,11 +123,11 @@ class ReplicaFeed:
         """The number of a read round whose answer could not be sent at once; 0 if there is no such round."""
         self._failed: VlsnLogError | None = None
         self._tells_written = False
-        """True once the master has said that some append waits for less than a sync. From then on, ACKs also report the
+        """True once the master has said that some append waits for less than a sync. In that case ACKs also report the
         VLSNs that are written but not synced."""
         self._held: tuple[Position, BlockRun] | None = None
-        """Blocks that raise the group's level (the version of its formats). They are handed to the log only after the
-        node file has stored that level."""
+        """Blocks that raise the group's level (the version of its formats). Such blocks are handed to the log only
+        after the node file has stored the new level."""
 
     async def run(self) -> None:
         """Runs the feed. Returns, or raises an error, when the feed has stopped. ``IntegrityFault``,
@@ -155,8 +155,8 @@ class ReplicaFeed:
 
     def tick(self) -> None:
         """Counts the received bytes of a message; it is called a few times a second. A large message, or one on a slow
-        link, may take longer than an election timeout. The message's bytes show that the master is alive, and an ACK
-        shows that this replica is alive."""
+        link, may take longer than an election timeout. Meanwhile the received bytes show that the master is alive, and
+        an ACK shows that this replica is alive."""
         came, before = self._channel.received_bytes(), self._came
         self._came = came
         if not self._whole and came > before and self.streaming:

@@ -10,7 +10,8 @@
    kept.
 3. Before a block is written, its term is stored in the node file and synced.
 4. A restore may be interrupted at any moment. A restore continues after this log's last synced block, from the same
-   provider or another one. First the terms of both logs must agree. If they do not, the restore begins again.
+   provider or another one. But if the terms of this log and of the provider's log disagree, the restore begins again
+   from the start.
 5. A fault of the provider (``BadBody``, ``NotFound``, ``Unreachable`` …) stops only the transfer from that provider.
 """
 

@@ -5,9 +5,9 @@
     wanted from 40         40–44         (✗ and local records are skipped)  46–49 does not follow: refused
 
 Each frame (the envelope of a block in a segment) is checked: its salt, its link to the previous frame, its checksum.
-Blocks that a rollback abandoned, and local records, are skipped. The other blocks must be consecutive, with both
-checksums right. Each node has frames of its own. So the result is the blocks without frames, and this node's log builds
-new frames. This module does no I/O.
+Blocks that a rollback abandoned, and local records, are skipped. All blocks that are not skipped must be consecutive
+and have the right checksums. Each node has frames of its own. So ``unpack`` returns the blocks without frames, and this
+node's log builds new frames. This module does no I/O.
 """
 
 from __future__ import annotations

@@ -24,10 +24,11 @@ class Durability(IntEnum):
     them."""
 
     NO_SYNC = 0
-    """The append has its VLSNs, and is in this process's memory. It is written within the flush interval."""
+    """The append has its VLSNs and is in this process's memory. A ``NO_SYNC`` append is written within the flush
+    interval."""
     WRITE_NO_SYNC = 1
-    """The append is written. It survives a crash of this process, but perhaps not of the machine. It is synced within
-    the sync interval."""
+    """The append is written. A written append survives a crash of this process, but perhaps not of the machine. It is
+    synced within the sync interval."""
     SYNC = 2
     """The append is on the medium."""
 
@@ -47,7 +48,7 @@ class GroupDurability(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def levels(self) -> tuple[Durability, Durability]:
-        """Both values as ``Durability``, first the master's, then the replicas'."""
+        """The master's and the replicas' durability, as two values of type ``Durability``."""
         return _LEVELS[self.local], _LEVELS[self.replica]
 
     @property
@@ -84,8 +85,8 @@ GivenDurability = str | Durability | GroupDurability
 
 
 def group_durability(given: GivenDurability) -> GroupDurability:
-    """Parses ``sync``, ``write_no_sync`` or ``no_sync``, which is then for the master and the replicas. Also parses
-    two of these words joined by a comma, first the master's, then the replicas'. Raises ``BadArgument`` for anything
+    """Parses ``sync``, ``write_no_sync`` or ``no_sync``, which is then for the master and the replicas. Also parses two
+    such words joined by a comma: first the master's durability, then the replicas'. Raises ``BadArgument`` for anything
     else."""
     if isinstance(given, Durability):
         return _PAIRS[given, given]

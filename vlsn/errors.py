@@ -62,7 +62,7 @@ class BadArgument(VlsnLogError):
 
 
 class TooLarge(VlsnLogError):
-    """An entry, key, batch or body is over its limit. It was refused before it was read or stored."""
+    """An entry, key, batch or body is over its limit. Nothing of it was read or stored."""
 
     slug = "too-large"
     retry_safe = True
@@ -315,8 +315,8 @@ class RollbackProhibited(Halted):
 
 
 class Restoring(VlsnLogError):
-    """A network restore of the directory has begun and is not finished. Until then the directory has no valid log. The
-    node that owns the directory continues the restore when it is started."""
+    """A network restore of the directory has begun and is not finished. Until a restore is finished, the directory has
+    no valid log. The node that owns the directory continues the restore when it is started."""
 
     slug = "not-ready"
     retry_safe = True
@@ -410,7 +410,7 @@ class StaleTerm(FeedRefused):
 
 
 class Unauthorized(VlsnLogError):
-    """The call is not signed with a key of the group, or was made before. Its content was not read."""
+    """The call is not signed with a key of the group, or was made before. The content of the call was not read."""
 
     slug = "unauthorized"
     retry_safe = True
@@ -441,7 +441,7 @@ class DuplicateFeed(FeedRefused):
 
 
 class ChannelClosed(VlsnLogError):
-    """The other side of a message channel is gone. It may have received the last messages.
+    """The other side of a message channel is gone. The other side may have received the last messages.
 
     ``code`` is the code with which the other side closed the channel, or 0 if there was none.
     """
@@ -496,15 +496,15 @@ def said_of(error: BaseException) -> str:
 
 def bare(error: E) -> E:
     """Returns ``error`` itself, without its traceback, cause and context. An error that is kept must be passed through
-    this function first. Its traceback has frames, whose local variables may refer to the object that keeps the error.
-    Such a cycle lives until a garbage collection."""
+    this function first. The traceback of an error has frames, whose local variables may refer to the object that keeps
+    the error. That would be a reference cycle, which lives until a garbage collection."""
     error.__cause__ = error.__context__ = error.__traceback__ = None
     return error
 
 
 def anew(error: E) -> E:
-    """Returns a copy of the error. It is for an error that is kept and raised again and again: if the kept error itself
-    were raised, it would keep the frames of each raise."""
+    """Returns a copy of the error. The copy is for an error that is kept and raised again and again: if the kept error
+    itself were raised, it would keep the frames of each raise."""
     return bare(copy.copy(error))
 
 

@@ -19,7 +19,8 @@ Lsn = NewType("Lsn", int)
 Term = NewType("Term", int)
 NodeName = NewType("NodeName", str)
 Incarnation = NewType("Incarnation", int)
-"""The identity of a node's store: a random u64 that a new, empty store draws. It is shown as 16 hex digits."""
+"""The identity of a node's store: a random u64 that a new, empty store draws. An incarnation is shown as 16 hex
+digits."""
 
 NULL_VLSN = Vlsn(0)
 NULL_LSN = Lsn(0)
@@ -52,7 +53,7 @@ def is_name(text: str) -> bool:
 
 
 def is_part(text: str) -> bool:
-    """Returns whether ``text`` may name a consumer, a destination or a sink. Such a name is a part of a URL's path.
-    Allowed are 1–64 of ``[A-Za-z0-9._-]``. ``.`` and ``..`` are not allowed, since a client resolves them before a node
-    gets the URL."""
+    """Returns whether ``text`` may name a consumer, a destination or a sink. The name of a consumer, destination or
+    sink is a part of a URL's path. Allowed are 1–64 of ``[A-Za-z0-9._-]``. ``.`` and ``..`` are not allowed, since a
+    client resolves them before a node gets the URL."""
     return _PART.match(text) is not None

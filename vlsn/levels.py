@@ -33,7 +33,7 @@ _TEXT = re.compile(r"([1-9][0-9]{0,4})(?:-([1-9][0-9]{0,4}))?\Z")
 
 
 class Levels(NamedTuple):
-    """The levels from ``min`` to ``max``. In JSON they are an array of these two numbers."""
+    """The levels from ``min`` to ``max``. In JSON, a range of levels is an array of the numbers ``min`` and ``max``."""
 
     min: Level
     max: Level
@@ -43,7 +43,7 @@ class Levels(NamedTuple):
         return str(self.min) if self.min == self.max else f"{self.min}-{self.max}"
 
     def below(self, level: int) -> Levels:
-        """Returns these levels up to ``level`` − 1. The lowest level is always kept."""
+        """Returns the levels up to ``level`` − 1. The lowest level is always kept."""
         return Levels(self.min, max(self.min, min(self.max, level - 1)))
 
     def hold(self, level: int) -> bool:
@@ -90,7 +90,8 @@ BRINGS = {
 }
 """The additions of each level, described for people."""
 HTTPS_URLS = SIGNED
-"""The level from which on members may have ``https`` URLs. Releases before TLS refuse a greeting with such a URL."""
+"""The level from which on members may have ``https`` URLs. Releases before TLS refuse a greeting with an ``https``
+URL."""
 
 
 def unread(what: str, version: int, last: int, *, number: str = "version") -> WrongVersion:

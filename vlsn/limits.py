@@ -35,8 +35,8 @@ FLUSH_INTERVAL_S = 0.1
 SYNC_INTERVAL_S = 1.0
 """The longest time in seconds that writes may stay unsynced."""
 NODE_SYNC_INTERVAL_S = 0.1
-"""The longest time in seconds that writes may stay unsynced in a node of a group. It is shorter than in an embedded
-log, since readers wait for a majority's sync."""
+"""The longest time in seconds that writes may stay unsynced in a node of a group. A node's limit is shorter than an
+embedded log's, since readers wait for a majority's sync."""
 SLOW_SYNC_S = 0.1
 SLOW_SYNCS_MAX = 100
 SLOW_SYNCS_WINDOW_S = 60.0
@@ -45,8 +45,8 @@ STALLED_SYNC_S = 10.0
 """A single sync that takes this long makes the log change to a new segment."""
 CHECKPOINT_BYTES = 64 * MIB
 CHECKPOINT_BYTES_MIN = 4 * KIB
-"""The lowest setting for the bytes between two checkpoints. It is more than a checkpoint itself writes; otherwise one
-checkpoint would cause the next, for ever."""
+"""The lowest setting for the bytes between two checkpoints. A lower setting would be less than a checkpoint itself
+writes, so that each checkpoint would cause the next."""
 CHECKPOINT_PERIOD_S = 60.0
 IDLE_END_S = 1.0
 INDEX_STRIDE = 10
@@ -60,8 +60,8 @@ STATE_FREE_BYTES_MIN = 2 * MIB
 process."""
 RETRY_S_MIN = 0.1
 RETRY_S_MAX = 10.0
-"""The longest pause before failing background work is retried. The first pause is ``RETRY_S_MIN``, and each further
-pause is twice as long, up to ``RETRY_S_MAX``."""
+"""The longest pause before failing background work is retried. The first pause before a retry is ``RETRY_S_MIN``, and
+each further pause is twice as long, up to ``RETRY_S_MAX``."""
 WAITING_MAX = 32
 """The most background jobs that may be failing at once. If more fail, the oldest job is given up."""
 FREE_BYTES_MIN = 16 * MIB
@@ -71,20 +71,20 @@ HOLD_BYTES_MAX = 16 << 30
 log's end."""
 PRODUCERS_AT_LEVEL_1 = 4_096
 """The most producers that a log remembers while its group is at level 1. If there are more, the producer with the
-oldest append is forgotten. This limit, and the limits on remembered submissions, must be the same on every node;
-otherwise the nodes' tables would differ. So another number would be another format."""
+oldest append is forgotten. The limits on producers and on remembered submissions must be the same on every node;
+otherwise the nodes' tables would differ. So a change of such a limit would be a change of the format."""
 PRODUCERS_DEFAULT = 65_536
 """The most producers that a log remembers from level 2 on, if the group has set no other number
 (``Settings.producers``)."""
 PRODUCERS_MIN = 64
 PRODUCERS_MAX = 131_072
-"""The highest limit on producers that can be set. With that many producers, the whole table is 53 MB. It is sent in one
-answer to a node that restores its log."""
+"""The highest limit on producers that can be set. With that many producers the whole table has 53 MB, which are sent in
+one answer to a node that restores its log."""
 PRODUCERS_RECENT = 4_096
 """The number of recent producers: those with the newest submissions. For each recent producer,
 ``PRODUCER_REMEMBERED_MAX`` submissions are remembered."""
 PRODUCER_REMEMBERED_MAX = 256
-"""The number of remembered submissions of a recent producer. The producer may send these submissions again."""
+"""The number of remembered submissions of a recent producer. The producer may send a remembered submission again."""
 PRODUCER_REMEMBERED_LEAST = 8
 """The number of remembered submissions of a producer that is not a recent one."""
 PRODUCERS_CHANGED_MAX = 131_072
@@ -96,13 +96,14 @@ forgotten."""
 PRODUCER_SILENT_VLSNS = 100_000_000
 """A producer is forgotten if this many VLSNs were logged after its last submission."""
 SMALL_STATE_NAMES_MAX = 4_096
-"""The most names in the small state (the log's table of names and values). It must be the same on every node."""
+"""The most names in the small state (the log's table of names and values). The limits of the small state must be the
+same on every node."""
 SMALL_STATE_NAME_BYTES_MAX = 256
 SMALL_STATE_VALUE_BYTES_MAX = 4 * KIB
 SMALL_STATE_BYTES_MAX = MIB
 """The most bytes of all names and values in the small state together, since a checkpoint writes all of them."""
 DESTINATIONS_MAX = 256
-"""The most destinations of a group. This limit and the next three must be the same on every node."""
+"""The most destinations of a group. ``DESTINATIONS_MAX`` and the next three limits must be the same on every node."""
 ACK_INTERVALS_MAX = 65_536
 """The most intervals of acknowledged VLSNs of a destination. At the limit, nothing is delivered until some gap between
 intervals is acknowledged."""
@@ -153,7 +154,8 @@ PAGE_BYTES_MIN = 16 * KIB
 """The smallest page size that can be set, since a smaller one would make a file for every few messages. The largest is
 ``PAGES_CACHE_BYTES_MAX``."""
 PAGING_WINDOW_BYTES = MIB
-"""The bytes of log that the pager reads at once. A destination's wanted entries in these bytes become one record."""
+"""The bytes of log that the pager reads at once. The wanted entries of a destination in one such portion become one
+record."""
 PAGING_STRIDE_BYTES = 32 * MIB
 """The approximate bytes of log that the pager reads before it syncs its records and enters them in the page table."""
 PAGES_CACHE_BYTES_MAX = 64 * MIB

@@ -51,8 +51,8 @@ class File(Protocol):
     def punch(self, offset: int, size: int) -> None:
         """Frees the disk space of ``size`` bytes from ``offset`` on, as far as they are whole blocks of the file system
         (FALLOC_FL_PUNCH_HOLE). The bytes then read as zeros, and the file's size does not change. Raises ``EOPNOTSUPP``
-        if the file system cannot do this. The change becomes durable at some later time. Until then a power cut may
-        undo any part of it."""
+        if the file system cannot do this. The change becomes durable at some later time. A power cut before that may
+        undo any part of the change."""
         ...
 
     def protection(self) -> tuple[int, int]:
@@ -68,9 +68,9 @@ class File(Protocol):
 
 
 Reading = Callable[[File, Sequence[tuple[int, int]]], Generator[Buffer, None, None]]
-"""The type of a function that reads ranges (offset, size) of a file. It yields the bytes of each range in order, as
-``File.read`` returns them. Each buffer is valid until the next one is requested. If the generator is closed early, no
-more ranges are read."""
+"""The type of a function that reads ranges (offset, size) of a file. The function yields the bytes of each range in
+order, as ``File.read`` returns them. Each buffer is valid until the next one is requested. If the generator is closed
+early, no more ranges are read."""
 
 
 def in_turn(file: File, ranges: Sequence[tuple[int, int]]) -> Generator[Buffer, None, None]:
@@ -182,7 +182,7 @@ class KeyValue(Protocol):
         ...
 
     def keys(self, start: bytes, end: bytes) -> list[bytes]:
-        """Returns the keys from ``start`` to ``end`` (exclusive), even if the values of these keys are damaged."""
+        """Returns the keys from ``start`` to ``end`` (exclusive), even of damaged values."""
         ...
 
     def write(
@@ -191,9 +191,9 @@ class KeyValue(Protocol):
         deletes: Sequence[bytes] = (),
         delete_ranges: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
-        """Commits one transaction, durable on return. It first deletes the ranges (end exclusive) and the keys, and
-        then stores ``puts`` in order. ``puts`` is iterated again if the store's map has to grow. All calls must be on
-        the same thread, and never on the event loop's thread."""
+        """Commits one transaction, durable on return. The transaction first deletes the ranges (end exclusive) and the
+        keys, and then stores ``puts`` in order. ``puts`` is iterated again if the store's map has to grow. All calls
+        must be on the same thread, and never on the event loop's thread."""
         ...
 
     def close(self) -> None:
@@ -231,8 +231,8 @@ class Channel(Protocol):
 
     def send_now(self, message: Buffer) -> bool:
         """Sends a message without waiting. Returns False if nothing was sent, because the peer's window is full or the
-        channel is gone. In these cases ``send`` would wait, or raise the error. Must not be called while a ``send`` is
-        under way."""
+        channel is gone. If ``send_now`` returns False, ``send`` would wait, or raise the error. Must not be called
+        while a ``send`` is under way."""
         ...
 
     def received_bytes(self) -> int:

@@ -2,8 +2,8 @@
 
 ``asyncio.TaskGroup`` is not used, since it cancels the calling task when a coroutine fails. Python before 3.13 may
 leave that cancel counted (``Task.cancelling``). From then on, ``asyncio.timeout`` of Python 3.11.0 to 3.11.2, which
-Debian 12 has, raises its own cancel in that task instead of a ``TimeoutError``. Also, a cancel from outside that
-coincides with a failing coroutine is lost. This module never cancels the calling task.
+Debian 12 has, raises its own cancel in that task instead of a ``TimeoutError``. Also, ``TaskGroup`` may lose a cancel
+from outside that coincides with a failing coroutine. The module ``together`` never cancels the calling task.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
 
 
 def failure_of(task: asyncio.Future[Any]) -> BaseException | None:
-    """Returns the error of a task that has ended, or None if the task returned or was cancelled. This also marks the
+    """Returns the error of a task that has ended, or None if the task returned or was cancelled. A call also marks the
     error as retrieved; otherwise asyncio would report it on stderr."""
     try:
         return task.exception()

@@ -1,1 +1,2 @@
-"""The embedded log, ``vlsn.Log``: a log in one directory, without a cluster. It is blocking and thread-safe."""
+"""The embedded log, ``vlsn.Log``: a log in one directory, without a cluster. ``vlsn.Log`` is blocking and
+thread-safe."""

@@ -5,7 +5,7 @@
 
 A signal's handler that raises an exception may interrupt the main thread at any point. So a separate thread begins
 every change of the log's state that needs several steps: a checkpoint, a cleaning, a rollback, or closing. Calls that
-stop the log from accepting appends run entirely on that thread, one after the other.
+stop the log from accepting appends run entirely on that separate thread, one after the other.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LogCalls:
     def wait(self, done: Answer[T], *, for_room: bool = True) -> T:
         """Returns the value of ``done``. Raises ``LogFailed`` or ``LogClosed`` if the log fails or is closed first. If
         ``for_room`` is false, raises ``NoSpace`` if the entries in the log's queue wait for a segment that cannot be
-        made. These entries are logged once a segment can be made."""
+        made. The waiting entries are logged once a segment can be made."""
         while True:
             try:
                 return done.wait(LOOK_S)
@@ -69,8 +69,8 @@ class LogCalls:
                     raise type(why)(f"{why}; what waits for it is logged when there is one") from None
 
     def check(self) -> None:
-        """Raises the error with which the log or its threads ended, if they did. It is called before waiting for the
-        latch."""
+        """Raises the error with which the log or its threads ended, if they did. Callers use this check before they
+        wait for the log's latch."""
         self.check_threads()
         self._log.life.check_open()
 

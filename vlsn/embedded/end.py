@@ -6,7 +6,7 @@
     the process ends                logs that are still open are closed first; their threads do not delay the end
     the process forks               the child has the log's memory but not its threads: in the child the log is closed
 
-The log's threads hold no reference to the callers' ``Log`` object. Otherwise that object would never become garbage.
+The log's threads hold no reference to the callers' ``Log`` object. If they did, that object would never become garbage.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class LogEnd:
 
     def forked(self) -> None:
         """Gives up the log in a forked child process, before the child does anything else. The parent continues with
-        the log and keeps its lock. Otherwise the child would hold the lock after the parent has closed the log."""
+        the log and keeps its lock. If the child did not give up the log, it would hold the lock after the parent has
+        closed the log."""
         self._log.lock.release()
         self._calls.gone = LogClosed("the log was opened before this process was forked; open one behind the fork")
 

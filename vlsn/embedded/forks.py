@@ -16,8 +16,8 @@ from weakref import WeakSet
 
 class OfThreads(Protocol):
     def forked(self) -> None:
-        """Is called in the child after the fork, on the child's only thread. It acquires no lock, since a lock may be
-        held for ever."""
+        """Is called in the child after the fork, on the child's only thread. This method must not acquire a lock, since
+        in the child a lock may be held for ever."""
         ...
 
 

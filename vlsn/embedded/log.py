@@ -1,4 +1,4 @@
-"""The embedded log, ``vlsn.Log``: a log in one directory, without a cluster. It is blocking and thread-safe.
+"""The embedded log, ``vlsn.Log``: a log in one directory, without a cluster. ``vlsn.Log`` is blocking and thread-safe.
 
     with Log.open("DIR") as log:
         first, last = log.append([b"one", b"two"])        # atomic; on the medium on return
@@ -102,8 +102,8 @@ class Log:
 
     @classmethod
     def open(cls, directory: str | os.PathLike[str], options: LogOptions | None = None) -> Log:
-        """Opens or creates the log in ``directory``, and begins a new term in it. From then on the directory may be
-        renamed, and the working directory may change, since the log keeps the directory open. If the log becomes
+        """Opens or creates the log in ``directory``, and begins a new term in it. While the log is open, the directory
+        may be renamed, and the working directory may change, since the log keeps the directory open. If the log becomes
         garbage without being closed, it is closed with a ``ResourceWarning``, and can be opened again a moment later.
         In a forked child process the log is closed. If there is no disk space for a segment, an existing log can be
         read, and appends are refused with ``NoSpace`` until there is space. Raises ``LogInUse``, ``WrongDirectory``
@@ -180,7 +180,7 @@ class Log:
 
     @property
     def stats(self) -> LogStats:
-        """The log's live counters: groups and syncs, appends for each sync, changes of segment, and those of the
+        """The log's live counters: groups and syncs, appends for each sync, changes of segment, and the counters of the
         index."""
         return self._log.stats
 
@@ -257,9 +257,9 @@ class Log:
         return Vlsn(pending.first), Vlsn(pending.last)
 
     def transaction(self, *, durability: Durability = Durability.SYNC) -> LogTransaction:
-        """Begins a transaction. Its entries are logged together when the ``with`` block ends or the transaction is
+        """Begins a transaction. The entries of a transaction are logged together when its ``with`` block ends or it is
         committed, or not at all. The first transaction of a log raises the log's level (the version of its formats).
-        From then on older binaries refuse the log.
+        Older binaries refuse a log with transactions.
 
             with log.transaction() as txn:
                 txn.append(b"a")
@@ -277,7 +277,7 @@ class Log:
         return Vlsn(pending.first), Vlsn(pending.last)
 
     def _raise_level(self) -> None:
-        """Raises the log's level, first in the node file. From then on readers of the log must support transactions."""
+        """Raises the log's level, first in the node file. After that, readers of the log must support transactions."""
         log = self._log
         if log.view.history.level >= TRANSACTIONS:
             return
@@ -299,7 +299,7 @@ class Log:
         """Waits until everything up to ``vlsn`` is on the medium, and returns the last VLSN that is on the medium. By
         default, waits for everything that was appended before the call. Returns at once if everything is already
         synced. Raises ``BadArgument`` for a VLSN that is not assigned yet. Raises ``NoSpace`` while entries wait for
-        disk space; these entries are logged later. Raises ``LogFailed``."""
+        disk space; the waiting entries are logged later. Raises ``LogFailed``."""
         return self._calls.sync(None if vlsn is None else index(vlsn))
 
     def read(self, *, from_vlsn: int = 0, to_vlsn: int = 0, all_kinds: bool = False) -> Generator[Entry, None]:
@@ -316,7 +316,7 @@ class Log:
     def find_time(self, at: datetime | int) -> Vlsn:
         """Returns the first VLSN of the first synced block that was sealed at ``at`` or later, by the clock of the
         process that sealed it. ``at`` is a ``datetime`` (UTC if it has no zone) or µs since the epoch. If there is no
-        such block, returns the VLSN after the last synced one, so that the caller can wait for it. The call reads about
+        such block, returns the VLSN after the last synced one, so that the caller can wait for it. A search reads about
         a MiB, whatever the length of the log. Raises ``Damaged`` or ``BadArgument``."""
         return self._reading.find_time(time_us(at))
 
@@ -464,8 +464,8 @@ class Log:
         return pending
 
     def _take_term(self) -> None:
-        """Begins the next term. Its TERM entry is synced on return. If there is no space for a segment, the TERM entry
-        is the next entry to be logged instead."""
+        """Begins the next term. The TERM entry that begins the term is synced on return. If there is no space for a
+        segment, the TERM entry is the next entry to be logged instead."""
         log = self._log
         record = log.node_file.record
         term = Term(max(record.term, log.view.history.last_term) + 1)

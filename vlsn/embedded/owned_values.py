@@ -4,8 +4,8 @@
     bytearray(b"a"), memoryview(b"a")      copied, each is one value: a buffer may change after the call
     "a", 5, [b"a", ["b"]]                  ``TypeError``
 
-Values are converted before anything is queued. After that a caller's value must not cause an error, since an error
-would fail all appends of the same group. A subclass of ``bytes`` is copied, too, since its methods may be overridden.
+Values are converted before anything is queued. Once a value is queued, it must not cause an error, since an error would
+fail all appends of the same group. A subclass of ``bytes`` is copied, too, since its methods may be overridden.
 """
 
 from __future__ import annotations

@@ -56,7 +56,8 @@ class LogReading:
                 yield entry
 
     def pairs(self, from_vlsn: int, to_vlsn: int, *, keeps: object = None) -> Iterator[tuple[int, bytes]]:
-        """Yields the VLSN and the value of each DATA entry. The range and the errors are those of ``entries``."""
+        """Yields the VLSN and the value of each DATA entry. The arguments and the errors are the same as for
+        ``entries``."""
 
         def some(reader: LogReader, at: Vlsn, start: Lsn, upto: int, wanted: int) -> PairRun:
             return reader.pairs(at, start=start, upto_vlsn=upto, to_vlsn=wanted)
@@ -73,7 +74,7 @@ class LogReading:
                 while (part := search.part()) is not None:
                     looked = next(self._runs(*part, partial(_sealed_at, time_us)), None)
                     if looked is None:
-                        break  # a rollback has just removed these blocks
+                        break  # a rollback has just removed the blocks that were searched
                     search.looked(looked)
                 else:
                     return search.result
@@ -149,8 +150,8 @@ class LogReading:
 
     @contextmanager
     def _reader(self) -> Iterator[tuple[LogReader, ForwardScanner]]:
-        """Lends a reader to the caller. Afterwards the reader is kept for the next read, with its open segments and a
-        bucket of the index."""
+        """Lends a reader to the caller. When the caller is finished, the reader is kept for the next read, with its
+        open segments and a bucket of the index."""
         try:
             reader = self._readers.pop()
         except IndexError:

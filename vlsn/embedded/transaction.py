@@ -1,4 +1,5 @@
-"""A transaction of an embedded log. Its entries are kept in memory until the commit, which logs all of them together.
+"""A transaction of an embedded log. The entries of a transaction are kept in memory until the commit, which logs all of
+them together.
 
     append ─► parts, in memory ─► commit ─► one submission, one block ─► synced: first and last VLSN
                      └► abort, an exception, the process ends: nothing was logged

@@ -54,7 +54,7 @@ class WaitingAppend(Pending):
 
 
 class WaitingAppends(LogListener):
-    """Answers the waiting appends of ``log``. It is set as the log's listener before the first append."""
+    """Answers the waiting appends of ``log``. This object is set as the log's listener before the first append."""
 
     log: LocalLog
 
@@ -96,9 +96,9 @@ class WaitingAppends(LogListener):
             pending.tell(unknown)
 
     def _tell(self, waiting: deque[WaitingAppend], last_vlsn: Vlsn) -> None:
-        """Answers all appends up to ``last_vlsn``, and those that the previous relay has not reached yet. While this
-        thread has another group to write, it wakes only one of the waiting threads, and the woken threads wake the
-        others."""
+        """Answers all appends up to ``last_vlsn``, and the earlier appends that the previous relay has not reached yet.
+        While this thread has another group to write, it wakes only one of the waiting threads, and the woken threads
+        wake the others."""
         if not waiting or waiting[0].last > last_vlsn:
             return
         self._relay.finish()

@@ -60,7 +60,7 @@ class Batch(Record, frozen=True, gc=False):
     body_crc: int
     body: memoryview
     producer: int = 0
-    """The producer's id, or 0 for no producer. Only a producer has a sequence."""
+    """The producer's id, or 0 for no producer. Without a producer there is no sequence."""
     sequence: int = 0
 
     @property
@@ -75,7 +75,7 @@ class Batch(Record, frozen=True, gc=False):
 
     @property
     def layout(self) -> Layout:
-        """The places of the batch's columns. They are counted from 64 bytes before ``body``, as in a block."""
+        """The places of the batch's columns. The places are counted from 64 bytes before ``body``, as in a block."""
         return layout(self.flags, self.count, self.key_bytes, self.value_bytes, 1)
 
 

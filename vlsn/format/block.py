@@ -10,8 +10,8 @@ The header is followed by the body, the columns of ``columns.py``. The column of
 so a block with a column that it does not need is refused.
 
 The name of a block is (term, first_vlsn), and no two blocks ever have the same name. For example, a block has three
-entries ``a``, ``bc``, ``""`` from VLSN 7 on. Its offsets 0 1 3 3 are at 64, its values at 80, body_bytes is 19, and
-last_vlsn is 9.
+entries ``a``, ``bc``, ``""`` from VLSN 7 on. In that block the offsets 0 1 3 3 are at 64 and the values at 80,
+body_bytes is 19, and last_vlsn is 9.
 """
 
 from __future__ import annotations
@@ -286,7 +286,7 @@ def take(
 ) -> tuple[list[Entry], Vlsn, int]:
     """Returns at most ``limit`` entries from ``from_vlsn`` on, with at most ``bytes_max`` bytes of keys and values, but
     at least one entry. Also returns the VLSN after the last entry that was examined, and the bytes of all examined
-    entries. The cost depends only on the examined entries, however large the block is."""
+    entries. The cost of this function depends only on the examined entries, however large the block is."""
     skip = from_vlsn - header.first_vlsn
     assert 0 <= skip < header.count and limit > 0
     if _unwanted(header, kinds):

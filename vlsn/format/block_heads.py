@@ -1,7 +1,8 @@
 """Checks thousands of block headers at once, by column. The check is the same as that of ``block.decode_header``.
 
-The check is written in both modules, since by column, checking many headers costs about as little as checking one. A
-test compares the two over random headers. The caller has to check the crcs, since only the caller has the bytes.
+The check of a block header is written in both modules, since by column, checking many headers costs about as little as
+checking one. A test compares the two checks over random headers. The caller has to check the crcs, since only the
+caller has the bytes.
 """
 
 from __future__ import annotations

@@ -197,7 +197,8 @@ def check_zero(buf: Buffer, start: int, end: int) -> None:
 
 
 def cut(buf: Buffer, offsets_at: int, data_at: int, count: int, skip: int = 0) -> list[bytes]:
-    """Copies ``count`` pieces of one column, after the first ``skip`` pieces. The other pieces are not read."""
+    """Copies ``count`` pieces of one column, after the first ``skip`` pieces. Pieces before and after these are not
+    read."""
     offsets: Sequence[int]
     if count <= SMALL_COLUMN:
         offsets = i32(count + 1).unpack_from(buf, offsets_at + 4 * skip)
@@ -211,8 +212,8 @@ def cut(buf: Buffer, offsets_at: int, data_at: int, count: int, skip: int = 0) -
 
 
 def fitting(buf: Buffer, lay: Layout, skip: int, count: int, bytes_max: int) -> tuple[int, int]:
-    """Takes the ``count`` entries after the first ``skip``. Returns how many of the first of these have at most
-    ``bytes_max`` bytes of keys and values together (at least 1), and the number of these bytes."""
+    """Returns how many consecutive entries after the first ``skip`` entries have at most ``bytes_max`` bytes of keys
+    and values together, and the number of their bytes. The number of entries is from 1 to ``count``."""
     ends = _ends(buf, lay.value_offsets, skip, count)
     if lay.key_offsets >= 0:
         ends = ends + _ends(buf, lay.key_offsets, skip, count)

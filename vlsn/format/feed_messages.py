@@ -1,4 +1,5 @@
-"""The messages of a feed, which is the stream of blocks from a master to one replica. Both sides use this module.
+"""The messages of a feed, which is the stream of blocks from a master to one replica. Masters and replicas use this
+module.
 
 Each message is one WebSocket message, little-endian, with its type in the first byte:
 
@@ -16,10 +17,10 @@ Each message is one WebSocket message, little-endian, with its type in the first
     ACK                 |type|0    |0|0    |term     |received|synced |written|
     ROUND               |type|0    |0|0    |term     |number |
 
-``flags`` of a BLOCKS message are 0 unless appends request less than a sync (``durability``). Bit 0 (UNHURRIED) means
-that no append waits for a sync of these blocks, so the replica syncs them later. Bit 1 (RECEIPT) means that an append
-waits for the receipt of these blocks, so the replica acknowledges the receipt at once. A master sets flags only in a
-group of level 2 or higher.
+``flags`` of a BLOCKS message are 0 unless appends request less than a sync (``durability``). Bit 0 (UNHURRIED) of the
+flags means that no append waits for a sync of the blocks, so the replica syncs them later. Bit 1 (RECEIPT) of the flags
+means that an append waits for the receipt of the blocks, so the replica acknowledges the receipt at once. A master sets
+flags only in a group of level 2 or higher.
 
 A BLOCKS message is checked completely before any of its blocks is written. This module checks the lengths, and
 ``block_run`` checks the blocks.
@@ -128,7 +129,7 @@ class Refuse(msgspec.Struct, frozen=True):
     slug: str
     detail: str
     vlsn: Number = 0
-    """The VLSN at which the two logs have different blocks, if that is the reason (an integrity fault)."""
+    """For an integrity fault, the VLSN at which the two logs have different blocks; otherwise 0."""
 
 
 def refusal(error: VlsnLogError) -> Refuse:
@@ -287,8 +288,8 @@ def decode_round(message: bytes) -> tuple[int, int]:
 
 def split_blocks(message: bytes, *, expected_first: int, term_min: int, term_max: int) -> BlockRun:
     """Finds and checks the blocks of a BLOCKS message, as views into the message. The blocks must begin at VLSN
-    ``expected_first``. Their terms must not decrease, and must be from ``term_min``, the log's last term, to
-    ``term_max``. Raises ``BadBody``."""
+    ``expected_first``. The terms of the blocks must not decrease, and must be from ``term_min``, the log's last term,
+    to ``term_max``. Raises ``BadBody``."""
     starts, sizes = _walk(message, BLOCKS_HEADER.unpack_from(message)[3])
     return run_of(message, starts, sizes, expected_first=expected_first, term_min=term_min, term_max=term_max)
 

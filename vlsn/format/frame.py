@@ -45,7 +45,7 @@ OVERMARKED = 0xA5
 FLAG_AT = 3
 """The offset of the flag byte in a frame."""
 
-# The fields of the header without flag and crc, in order. These are exactly the fields that the crc covers.
+# The fields of a frame's header that its crc covers, in order: all except flag and crc.
 _COVERED = Struct("<HBIIII")
 
 assert FRAME.size == FRAME_DTYPE.itemsize == FRAME_BYTES
@@ -100,7 +100,8 @@ def build_header(kind: int, payload: Buffer, *, offset: int, prev: int, synced: 
 def decode_header(buf: Buffer, at: int, *, offset: int, salt: int) -> FrameHeader | None:
     """Reads the header at ``buf[at]``, which is at ``offset`` of the file. Returns None if no frame of this segment
     starts there: magic, kind, flag or salt are wrong, or fewer than 24 bytes are left. ``check_frame`` checks the crc,
-    and whether the frame ends inside the buffer. Before that check, no other field may be trusted."""
+    and whether the frame ends inside the buffer. Before ``check_frame`` has succeeded, no other field of the header may
+    be trusted."""
     if at < 0 or len(buf) - at < FRAME_BYTES:
         return None
     magic, kind, flag, length, prev, synced, field, total = FRAME.unpack_from(buf, at)

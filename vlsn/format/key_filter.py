@@ -3,8 +3,8 @@
     keys    | order-1 | order-22 |  | orders |      KeyFilter(b"order-", prefix=True)  →  1 1 0 0
                                                     KeyFilter(b"")                     →  0 0 1 0: entries without a key
 
-For most entries the length of the key decides. For the other entries, the bytes are compared in steps. Each step
-includes only the entries that were equal so far.
+For most entries the length of the key decides. If the length does not decide, the bytes of keys are compared in steps.
+Each step includes only the entries whose keys were equal so far.
 """
 
 from __future__ import annotations

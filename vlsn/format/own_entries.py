@@ -1,5 +1,5 @@
-"""Reads, by column, the entries of the log's own (TERM, GROUP, COMMIT …) in a block. The log's history is derived from
-these entries.
+"""Reads, by column, the entries of the log's own (TERM, GROUP, COMMIT …) in a block. The history of a log is derived
+from these entries of its own.
 
 The TERM entry at VLSN 1 founds a log, and gives it the name ``INCARNATION-TERM`` of the master that wrote the entry. No
 other log has the same name.
@@ -21,15 +21,15 @@ from vlsn.ids import NULL_VLSN, Vlsn
 from vlsn.seams import Buffer
 
 FOUNDING_FIELD: Final = "Vlsnlog-Founding"
-"""The HTTP header of a call that is meant for one log only. Its value is that log's name."""
+"""The HTTP header of a call that is meant for one log only. The value of the header is the log's name."""
 _COMMIT = int(EntryKind.COMMIT)
 Kinds = npt.NDArray[np.uint8]
 Ends = npt.NDArray[np.int32]
 
 
 class OwnEntries(NamedTuple):
-    """The log's own entries of a block, without those that have no value; and the last COMMIT of a transaction in the
-    block, 0 for none."""
+    """The result of reading a block: the log's own entries that have a value, and the last COMMIT of a transaction (0
+    for none)."""
 
     entries: list[Entry]
     txn_end: Vlsn

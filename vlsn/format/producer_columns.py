@@ -38,8 +38,8 @@ assert _ONE.size == PRODUCER_BYTES == producer_bytes(1)
 
 
 Produced: TypeAlias = tuple[int, int, int, int, int]
-"""One submission of a producer in the log: producer, sequence, first and last VLSN, term. It is a plain tuple, since a
-block may have thousands of submissions."""
+"""One submission of a producer in the log: producer, sequence, first and last VLSN, term. A submission is a plain
+tuple, since a block may have thousands of submissions."""
 
 
 def columns(producers: Sequence[int], sequences: Sequence[int], counts: Sequence[int]) -> bytes:

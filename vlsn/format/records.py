@@ -90,8 +90,8 @@ class CheckpointStart(_Fixed):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointEnd(_Fixed):
-    """The end of a checkpoint. ``start_lsn`` is the LSN of the checkpoint's CHECKPOINT_START. The range and the DTVLSN
-    are those of the log at this frame."""
+    """The end of a checkpoint. ``start_lsn`` is the LSN of the checkpoint's CHECKPOINT_START. The record also has the
+    log's range and DTVLSN at this frame."""
 
     LAYOUT: ClassVar[Struct] = Struct("<QQIxxxxQQQQ")
 
@@ -281,7 +281,7 @@ class CommitEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """Names of the small state (the log's table of names and values), each with its new value from this entry on, which
     is any JSON. ``null`` removes a name (``state/small_state``)."""
     acks: dict[str, AckNote] = {}
-    """Notes of acknowledgements, by the uuids of their destinations. They exist from level 3 on."""
+    """Notes of acknowledgements, by the uuids of their destinations. Such notes exist from level 3 on."""
 
     @classmethod
     def putting(cls, puts: Mapping[str, Any]) -> Self:

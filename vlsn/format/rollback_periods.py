@@ -4,7 +4,7 @@
 
 A record cannot abandon later frames. So if the end in a record is past the record itself, only the frames before the
 record are abandoned. If periods cross, or a ROLLBACK_END names a START that does not exist, it is unclear which blocks
-are visible. Such a log cannot be opened.
+are visible. A log with such records cannot be opened.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def crossings(started: Sequence[Started]) -> list[tuple[Lsn, str]]:
     abandoned again."""
     found: list[tuple[Lsn, str]] = []
     periods: list[Started] = []
-    """The periods that no later period contains, ascending, without those that cross others."""
+    """The periods that no later period contains, ascending. Periods that cross others are left out."""
     for at, record in sorted(started, key=lambda one: one[0]):
         begin, end = record.first_lsn, end_of(at, record)
         first = bisect_right(periods, begin, key=lambda one: end_of(*one))

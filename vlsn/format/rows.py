@@ -97,8 +97,8 @@ class Rows:
         return absent
 
     def offsets(self, columns: I64, has: Mask | None) -> tuple[I64, I64]:
-        """Reads the start and the end of each entry from an offsets column. They are 0 and 0 for entries of blocks
-        without that column."""
+        """Reads the start and the end of each entry from an offsets column. For entries of blocks without that column,
+        start and end are 0."""
         places = self.spread((self.at + columns) >> 2) + self.numbers()
         words = np.frombuffer(self.buf, "<i4", len(self.buf) // 4)
         if has is None or has.all():
@@ -109,8 +109,8 @@ class Rows:
         return starts, ends
 
     def rising(self) -> Mask:
-        """Marks the blocks whose offsets rise from 0 to the length of the data. Nothing may be cut out of the other
-        blocks."""
+        """Marks the blocks whose offsets rise from 0 to the length of the data. No entries may be cut out of a block
+        that is not marked."""
         values = self._rise(self.layouts.value_offsets, self.headers["value_bytes"], None)
         keyed = self.has(KEYS)
         if keyed.any():

@@ -55,8 +55,8 @@ _COVERED = [*range(FLAG_AT), *range(FLAG_AT + 1, FRAME_BYTES - 4)]
 _TABLE_FROM = 100
 """From this number of frames on, checksums of headers are cheaper by table, by column."""
 _MARKS_FRAME_BYTES = 1024
-"""If the first frame has at most this size, a window is searched for magic and salt (0.1 ns for each byte). With larger
-frames, following the lengths costs less (0.13 µs for each frame)."""
+"""If the first frame has at most this size, a window is searched for magic and salt (0.1 ns for each byte). If frames
+are larger, following their lengths costs less than searching (0.13 µs for each frame)."""
 _MARKS_BYTES_MIN = 8 * KIB
 _CRC_RUN = 2048
 """The number of pieces whose places are converted to Python lists at once."""
@@ -81,7 +81,7 @@ class Stop(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The frames that a walk found: their offsets in the file, their headers (``FRAME_DTYPE``), and where and why the
+    """The result of a walk: the frames' offsets in the file, their headers (``FRAME_DTYPE``), and where and why the
     walk stopped. The frames' checksums are not checked yet."""
 
     offsets: Offsets
@@ -97,7 +97,8 @@ class Walk:
         return Walk(self.offsets[:count], self.headers[:count], int(self.offsets[count]), Stop.BAD)
 
     def only(self, chosen: npt.NDArray[np.bool_]) -> Walk:
-        """Returns the walk with only the frames that ``chosen`` marks. There may be gaps between these frames."""
+        """Returns the walk with only the frames that ``chosen`` marks. The frames of the result may have gaps between
+        them."""
         return Walk(self.offsets[chosen], self.headers[chosen], self.end, self.reason)
 
     def visible(self) -> Walk:
@@ -106,9 +107,9 @@ class Walk:
 
 
 def walk(buf: Buffer, *, base: int, start: int, end: int, salt: int) -> Walk:
-    """Walks the frames from file offset ``start`` to ``end`` (exclusive). Both must be within ``buf``, whose first
-    byte is at offset ``base``. If the first frame of the walk is not the segment's first frame, its ``prev`` is not
-    checked."""
+    """Walks the frames from file offset ``start`` to ``end`` (exclusive). ``start`` and ``end`` must be within ``buf``,
+    whose first byte is at offset ``base``. If the first frame of the walk is not the segment's first frame, its
+    ``prev`` is not checked."""
     assert base % 8 == 0
     assert start % 8 == 0
     assert base <= start
@@ -171,8 +172,8 @@ def frame_headers(buf: Buffer, base: int, offsets: Offsets) -> Headers:
 
 
 def block_headers(buf: Buffer, base: int, offsets: Offsets) -> npt.NDArray[np.void]:
-    """Returns the block headers (``BLOCK_DTYPE``) of the frames at ``offsets``. Each of these frames must be a BLOCK of
-    at least 64 bytes."""
+    """Returns the block headers (``BLOCK_DTYPE``) of the frames at ``offsets``. Each frame at ``offsets`` must be a
+    BLOCK of at least 64 bytes."""
     return _rows(buf, offsets - base + FRAME_BYTES, BLOCK_DTYPE)
 
 
@@ -229,8 +230,8 @@ def check_kind(buf: Buffer, base: int, at: int, salt: int, name: str) -> None:
 
 
 def check_versions(heads: Headers, offsets: Offsets, name: str) -> None:
-    """Checks that none of these blocks of segment ``name`` is of a later version. ``heads`` (``BLOCK_DTYPE``) and
-    ``offsets`` must belong to frames with correct checksums. Raises ``WrongVersion``."""
+    """Checks that none of the blocks with headers ``heads``, of segment ``name``, is of a later version. ``heads``
+    (``BLOCK_DTYPE``) and ``offsets`` must belong to frames with correct checksums. Raises ``WrongVersion``."""
     for index in np.flatnonzero(heads["version"] != VERSION).tolist():
         if header_crcs(heads[index : index + 1])[0] == heads["header_crc"][index]:
             error = unread("a block", int(heads["version"][index]), VERSION)

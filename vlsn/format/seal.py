@@ -35,8 +35,8 @@ ALONE_BYTES = 32 * KIB
 """Submissions of at least this size are not merged, since the copy (0.1 ms for 100 KiB) costs more than a block."""
 
 MIXED_ENTRIES_MAX = 64
-"""Plain submissions of at most this many entries share a block with transactions. They then need the columns for
-transactions, too."""
+"""Plain submissions of at most this many entries share a block with transactions. A plain submission in such a block
+has the columns for transactions, too."""
 
 _PRODUCER, _KEYED = attrgetter("producer"), attrgetter("keyed")
 _DATA = int(EntryKind.DATA)
@@ -46,7 +46,7 @@ _PADDING_BYTES_MAX = BLOCK_BYTES + 5 * 8
 
 
 class Sealed(Record, frozen=True, gc=False):
-    """A complete block with its VLSNs. It contains the next ``submissions`` submissions, in order."""
+    """A complete block with its VLSNs. The block contains the next ``submissions`` submissions, in order."""
 
     data: bytes
     first_vlsn: Vlsn

@@ -31,7 +31,7 @@ HEADER_PAGE = 4096
 FIRST_FRAME = HEADER_PAGE
 MAGIC = b"VLSNLOG1"
 NUMBER_MAX = 99_999_999
-"""The highest number of a segment. It has eight digits, so that file names sort by number."""
+"""The highest number of a segment. A segment's number has at most eight digits, so that file names sort by number."""
 
 _HEADER = Struct("<8sHHIIIQQIIQ32s32s")
 _CRC_AT = HEADER_PAGE - 4
@@ -83,7 +83,8 @@ class SegmentHeader:
     prev_end: int = 0
     prev_last_vlsn: int = 0
     level: int = 1
-    """The version of the header. It is the group's level that was durable when the segment was prepared."""
+    """The version of the header. The version of a header is the group's level that was durable when the segment was
+    prepared."""
 
     def encode(self) -> bytes:
         """Encodes the whole header page."""

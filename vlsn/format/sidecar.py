@@ -1,5 +1,5 @@
 """A segment's sidecar: a file of frame offsets and a checksum, derived from the segment. The sidecar is written when
-the segment is sealed. It is deleted before a rollback changes the flag of any frame in the segment.
+the segment is sealed. The sidecar is deleted before a rollback changes the flag of any frame in the segment.
 
     0        8       12     16   20  24     28          32         40        48      56            56 + 4 * frames
     |VLSNIDX1|version|number|salt|end|frames|content_crc|first_vlsn|last_vlsn|entries| offsets u32 … |crc|

@@ -31,7 +31,8 @@ _LAST: Final = 1 << 62
 """A number that is higher than all VLSNs of sets and logs."""
 _VARINT_BYTES_MAX: Final = 10
 _SMALL_BYTES: Final = 24
-"""The most bytes of a packed set of one interval. Such a set is unpacked in plain Python; a larger one is invalid."""
+"""The most bytes of a packed set of one interval. A packed set of one interval is unpacked in plain Python; if it is
+larger, it is invalid."""
 _STEPS: Final = np.array([1 << 7 * size for size in range(1, _VARINT_BYTES_MAX)], np.uint64)
 
 
@@ -164,7 +165,7 @@ class VlsnSet:
         return list(zip(self.firsts.tolist(), self.lasts.tolist(), strict=True))
 
     def vlsns(self) -> Vlsns:
-        """Returns the VLSNs of the set one by one, ascending. It is meant for small sets."""
+        """Returns the VLSNs of the set one by one, ascending. This method is meant for small sets."""
         sizes = self.lasts - self.firsts + 1
         starts = np.repeat(self.firsts - np.cumsum(sizes) + sizes, sizes)
         return np.asarray(starts + np.arange(int(sizes.sum())), np.int64)
@@ -180,8 +181,8 @@ class VlsnSet:
         return VlsnSet.covering(firsts, lasts)
 
     def _with_last(self, first: np.int64, last: np.int64) -> VlsnSet:
-        """Adds an interval that begins at or after the beginning of the last interval. That is the case for
-        acknowledgements in order."""
+        """Adds an interval that begins at or after the beginning of the last interval, as acknowledgements in order
+        do."""
         if first > self.lasts[-1] + 1:
             return VlsnSet(np.append(self.firsts, first), np.append(self.lasts, last))
         if last <= self.lasts[-1]:

@@ -1,9 +1,9 @@
 """The VLSN index: the LSN of each VLSN's block in this node's log.
 
-1. The first and the last VLSN of the range always have a mapping. So for every VLSN in the range there is a mapping at
-   or before it, and another at or after it.
+1. The first and the last VLSN of the range always have a mapping. So every VLSN in the range has a mapping at or before
+   it, and a mapping at or after it.
 2. New mappings are in the tracker (in memory); a flush moves them to the store. All mappings in the store are for lower
-   VLSNs than those in the tracker.
+   VLSNs than the mappings in the tracker.
 3. Only a checkpoint, a close, a truncation and a merge write to the store. Adding a block (``put``) never does.
 4. Blocks are added in the log's order. A block that was added before is ignored.
 5. If the log and the index differ, the log is right, since the index is derived. ``Damaged`` raised by the index means
@@ -159,8 +159,8 @@ class VlsnIndex(Lookups):
 
     def truncate_head(self, first_kept: Vlsn, first_lsn: Lsn) -> None:
         """Makes the range begin at ``first_kept``, for a cleaning. ``first_kept`` is the first VLSN of the visible
-        block at ``first_lsn``. That block becomes the first mapping, whether it is inside a bucket or in a gap. The
-        change is durable on return. Files with log before ``first_lsn`` may be removed only after that.
+        block at ``first_lsn``. The block at ``first_lsn`` becomes the first mapping, whether it is inside a bucket or
+        in a gap. The change is durable on return; only then may files with log before ``first_lsn`` be removed.
 
         The method blocks, on the store's thread. No checkpoint or rollback may run meanwhile (``Checkpointer.hold``),
         but blocks may be added and looked up. If ``first_kept`` is at or before the range's first VLSN, nothing

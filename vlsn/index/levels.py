@@ -5,8 +5,9 @@
 
 1. The store has the VLSNs up to ``covered``, and the tracker has the later VLSNs. A bucket is in either store or
    tracker.
-2. A cut changes the tracker at once. It records which keys have to be deleted from the store (``drops``), and which
-   buckets have to be added (``patches``). The caller of a cut then runs a flush, which writes both.
+2. A cut changes the tracker at once. A cut also records which keys have to be deleted from the store (``drops``), and
+   which buckets have to be added (``patches``). The caller of a cut then runs a flush, which writes these deletions and
+   additions.
 3. Lookups are right even before that flush, since nothing in the store has changed below ``covered``.
 """
 
@@ -48,7 +49,7 @@ class Levels:
         self.forget()
 
     def forget(self) -> None:
-        """Empties both levels, as if the store were empty."""
+        """Empties store and tracker, as seen by lookups; the store itself does not change."""
         self.tracker.clear()
         self.stored.wounded = False
         self.covered: Vlsn = NULL_VLSN
@@ -163,7 +164,7 @@ def _cap_head(bucket: Bucket | None, first: Vlsn, at: Lsn) -> Bucket:
 
 
 def _check_before(bucket: Bucket, vlsn: Vlsn, at: Lsn) -> None:
-    """Checks that ``bucket``, if it belongs to another segment than ``at``, has no mapping at or after ``vlsn``. Such a
-    bucket may still cover these VLSNs, if it was cut at a block without a known mapping."""
+    """Checks that ``bucket``, if it belongs to another segment than ``at``, has no mapping at or after ``vlsn``. A
+    bucket that was cut at a block without a known mapping may still cover later VLSNs."""
     if bucket.file > lsn_file(at) or bucket.at_or_after(vlsn) is not None:
         raise Damaged(f"the index has VLSN {vlsn} in segment {bucket.file}, the log at {at:#x}", vlsn=vlsn)

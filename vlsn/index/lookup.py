@@ -5,8 +5,8 @@
 
 Inside the range both lookups always find a mapping. Outside the range they return None. Recent VLSNs are found in the
 tracker (a hit), all others in the store (a miss). A stored bucket (a run of mappings) that has rotted is treated as a
-gap. The lookup then returns a mapping before the gap, at worst the range's first mapping. It also sets ``wounded``, so
-that the gap is indexed again from the log.
+gap. The lookup then returns a mapping before the gap, at worst the range's first mapping. The lookup also sets
+``wounded``, so that the gap is indexed again from the log.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Wound:
     after: Vlsn
     before: Vlsn
     start: Lsn
-    """The LSN from which on the log has the blocks of these VLSNs."""
+    """The LSN from which on the log has the blocks of the VLSNs in the wound."""
     end: Lsn
     """The exclusive end LSN of the wound; 0 if no later mapping is known."""
 

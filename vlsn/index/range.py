@@ -18,7 +18,8 @@ from vlsn.ids import NULL_VLSN, Vlsn
 
 
 class VlsnRange(msgspec.Struct, frozen=True, gc=False):
-    """A contiguous run of VLSNs, with inclusive ends. It is a Struct because every added block makes a new range."""
+    """A contiguous run of VLSNs, with inclusive ends. The range is a Struct because every added block makes a new
+    one."""
 
     first: Vlsn = NULL_VLSN
     last: Vlsn = NULL_VLSN

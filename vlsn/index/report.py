@@ -1,7 +1,7 @@
 """A report on an index's store, for ``vlsnlog index``: the range, the buckets, how sparse the index is, and its faults.
 
-The report only reads the store. For a running node, it reads a copy of the store as of the last flush. It does not
-compare the index with the log; ``verify`` does that.
+The report only reads the store. For a running node, it reads a copy of the store as of the last flush. The report does
+not compare the index with the log; ``verify`` compares them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class IndexReport:
     checkpoint: int | None = None
     """The id of the checkpoint that last flushed the index."""
     unfinished: bool = False
-    """True if a rebuild of the index was interrupted. The next opening of the log begins the rebuild again."""
+    """True if an earlier rebuild of the index was interrupted. The next opening of the log begins the rebuild again."""
     owner: int = 0
     """The incarnation of the node whose log is indexed."""
     range: VlsnRange = EMPTY

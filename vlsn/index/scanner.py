@@ -14,7 +14,7 @@ from vlsn.index.index import VlsnIndex
 
 
 class ForwardScanner:
-    """A scanner for rising VLSNs. It also accepts other VLSNs, at the cost of a lookup."""
+    """A scanner for rising VLSNs. If a VLSN is lower than the one before, the scanner does a full lookup."""
 
     def __init__(self, index: VlsnIndex) -> None:
         self._index = index

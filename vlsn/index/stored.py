@@ -78,7 +78,7 @@ class StoredBuckets:
 
     def record(self) -> Record | None:
         """Reads the record, and compares the record's range with the first and the last bucket. Raises ``Damaged`` if
-        the two differ."""
+        the record's range differs from the buckets."""
         value = self._store.get(RECORD_KEY)
         low, high = self.at_or_after(Vlsn(0)), self._before(LAST_KEY)
         if value is None:

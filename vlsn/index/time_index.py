@@ -10,7 +10,7 @@ which a block of the step was sealed. With the bounds, a reader finds the blocks
 2. No visible block of a step has a later time than the step's bound. A bound may be too high after a rollback. A bound
    is ``UNKNOWN`` if an earlier version wrote that part of the log. A reader that finds no block of its time in a step
    lowers the step's bound (``lower``).
-3. So a search is right even with unknown bounds, only slower.
+3. So a search by time is right even if bounds are unknown, only slower.
 4. Above ``STEPS_MAX`` steps, every two steps are merged. So memory stays at 2 MiB, for up to 64 GiB of log with a step
    for each MiB.
 
@@ -22,8 +22,9 @@ In the index's store, the key ``t`` with a VLSN (big-endian u64) has a record of
     0       2   4   8               16     24            32
     |version| 0 | 0 | checkpoint id | last | its mapping |
 
-An earlier version ignores these keys when it changes the log. This is detected: the record of the buckets then has
-another checkpoint, another end or another last mapping. In that case all bounds become unknown.
+An earlier version of vlsnlog ignores the keys of the time index when it changes the log. If an earlier version has
+changed the log, the record of the buckets has another checkpoint, another end or another last mapping. All bounds
+become unknown then.
 """
 
 from __future__ import annotations
@@ -97,8 +98,8 @@ class TimeIndex:
     # Adding and removing steps.
 
     def extend(self, first: int, last: int, lsns: tuple[int, int], clock_us: int) -> None:
-        """Adds blocks ``first`` to ``last`` after all others. The latest of these blocks was sealed at ``clock_us``.
-        ``lsns`` are the LSNs of the first and the last block."""
+        """Adds blocks ``first`` to ``last`` after all others. The latest of the added blocks was sealed at
+        ``clock_us``. ``lsns`` are the LSNs of the first and the last block."""
         if self._firsts and lsns[0] >> STEP_SHIFT == self._mebibyte:
             if clock_us > self._bounds[-1]:
                 self._bounds[-1] = clock_us
@@ -136,8 +137,8 @@ class TimeIndex:
             self.extend(firsts[low], lasts[high - 1], (lsns[low], lsns[high - 1]), max(clocks[low:high]))
 
     def lower(self, first: int, last: int, clock_us: int) -> None:
-        """Lowers the bound of the step with VLSNs ``first`` to ``last`` to ``clock_us``, the time of the latest block
-        in these VLSNs."""
+        """Lowers the bound of the step with VLSNs ``first`` to ``last`` to ``clock_us``. The caller has found this time
+        in the latest block of the step."""
         if not self._firsts or not self._firsts[0] <= first <= last <= self.last:
             return
         at = bisect_right(self._firsts, first) - 1
@@ -252,7 +253,7 @@ class TimeIndex:
         return self._firsts[at + 1] - 1 if at + 1 < len(self._firsts) else int(self.last)
 
     def _halve(self) -> None:
-        """Merges every two steps into one."""
+        """Merges every two neighbouring steps of the log into one, to halve the number of steps."""
         bounds = np.array(self._bounds, dtype=np.int64)
         if len(bounds) % 2:
             bounds = np.append(bounds, 0)

@@ -49,7 +49,7 @@ def forecast(disk: Disk, stores: Stores, directory: str, retention: Retention, *
         start = next(each.number for each in segments if each.last >= segment.last)
         return sealed_us(reader, segment.last, lsn(start, FIRST_FRAME), segment.last)
 
-    # This is the allowance that the log would have when it is opened next.
+    # The forecast uses the allowance for removals by age that the log will have when it is opened next.
     belief = Belief(0, Allowance().left(len(numbers) - 1, retention.age_s, 0.0))
     try:
         found = wanted(segments, retention, total_bytes=total, sealed_us=sealed, now_us=now_us)

@@ -64,7 +64,7 @@ class _Visible:
 class StoppedLog:
     """The log of a stopped node. Raises ``LogInUse`` if the directory is in use, ``Restoring`` if a restore is
     unfinished, and ``BadArgument`` if there is no log. ``first`` and ``last`` are the first and last visible VLSNs, and
-    ``durable`` is the durable end. They are NULL_VLSN if the log is empty."""
+    ``durable`` is the durable end. For an empty log, all three are NULL_VLSN."""
 
     def __init__(self, disk: Disk, stores: Stores, directory: str) -> None:
         check_no_restore(disk, directory)
@@ -145,7 +145,7 @@ class StoppedLog:
 
     def at_time(self, time_us: int) -> Vlsn:
         """Returns the first VLSN of the first block that was sealed at ``time_us`` or later, or the VLSN after the end.
-        Segments are read as a whole, but only those that may contain that time, by the stored time index."""
+        By the stored time index, only those segments are read that may contain blocks of that time."""
         header = self._links[-1].header
         times = read_times(self._stores, self._directory, header.incarnation if header is not None else 0)
         at = self.first
@@ -175,7 +175,7 @@ class StoppedLog:
         return not 0 < following < vlsn
 
     def _visible(self, link: Link) -> _Visible:
-        """Returns the visible blocks of a segment. Afterwards, the segment's bytes are in the buffer."""
+        """Returns the visible blocks of a segment. After the call, the segment's bytes are in the buffer."""
         found, _ = inspected(self._disk, link, self._stated, self._buf)
         wrong = np.array(sorted({fault.offset for fault in found.faults}), dtype=np.int64)
         keep = ~found.marked & ~np.isin(found.block_offsets, wrong)

@@ -13,11 +13,11 @@ durable.
 If the truncation is stopped before step 4, nothing is lost. The log still reaches its vote floor, and a DTVLSN that is
 too low is raised again. The cut blocks are not erased, and a dump shows them. A truncation is refused inside a block,
 if it would remove the GROUP entry that lists the members, or if the part of the log to be read is damaged. A truncation
-of a cleaned log may also be refused because metadata has changed after the VLSN of the cut. The reason is that the log
-no longer has the earlier values (``derived_history``).
+of a cleaned log may also be refused because metadata has changed after the VLSN of the cut. A cleaned log no longer has
+the earlier values of that metadata (``derived_history``).
 
-``accept_floor`` is for a node whose vote floor no log can reach any more. It removes the vote floor, so that the node
-can lead and vote again with its present log.
+``accept_floor`` is for a node whose vote floor no log can reach any more. ``accept_floor`` removes the vote floor, so
+that the node can lead and vote again with its present log.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class Loss:
 
 
 def loss_of(disk: Disk, stores: Stores, directory: str, after: int) -> Loss:
-    """Computes the loss of a truncation. It only reads, from the segment that contains ``after`` on. Raises
-    ``LogInUse`` or ``Damaged``. Raises ``BadArgument`` if ``after`` is not the last VLSN of a block in the log, or if
-    the truncation would be refused because metadata has changed (``derived_history.check_unchanged``)."""
+    """Computes the loss of a truncation. The computation only reads, from the segment that contains ``after`` on.
+    Raises ``LogInUse`` or ``Damaged``. Raises ``BadArgument`` if ``after`` is not the last VLSN of a block in the log,
+    or if the truncation would be refused because metadata has changed (``derived_history.check_unchanged``)."""
     check_stopped(disk, directory)
     first, last = span_of(disk, stores, directory)
     if not first <= after <= last or not last:
@@ -136,10 +136,10 @@ def _add(loss: Loss, row: DumpRow) -> None:
 
 
 class Truncation:
-    """One truncation. It may be made on any thread, and runs on two threads of its own. Once the log ends at ``after``
-    and is closed, ``done`` gets the content of the node file, with the vote floor that was written. If the truncation
-    fails, ``failed`` gets the error. ``done`` and ``failed`` are called on the owner's thread. Afterwards ``close``
-    must be called.
+    """One truncation. A truncation may be started on any thread, and runs on two threads of its own. Once the log ends
+    at ``after`` and is closed, ``done`` gets the content of the node file, with the vote floor that was written. If the
+    truncation fails, ``failed`` gets the error. ``done`` and ``failed`` are called on the owner's thread. After one of
+    these calls, ``close`` must be called.
 
     Raises ``LogInUse``, ``Damaged`` or ``FileNotFoundError`` if there is no log to open.
     """
@@ -174,7 +174,7 @@ class Truncation:
         )
 
     def close(self) -> None:
-        """Ends the threads of the truncation. It is called after ``done`` or ``failed``, and not within these calls."""
+        """Ends the threads of the truncation. ``close`` must be called after ``done`` or ``failed`` has returned."""
         self._writer.close()
         self._keeper.close()
 
@@ -196,7 +196,7 @@ class Truncation:
         keeper.submit(lambda: self._promise(log), lambda _: self._cut(log), self._give_up)
 
     def _promise(self, log: LocalLog) -> None:
-        """Does steps 2 and 3, on the keeper's thread. Before that, everything that can be refused was refused."""
+        """Does steps 2 and 3, on the keeper's thread. Everything that can be refused was refused before these steps."""
         abandoned = find_abandoned(log.view, self._after)
         if not abandoned.frames:
             return

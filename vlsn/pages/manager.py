@@ -3,8 +3,8 @@ files: its messages from segments that were cleaned away.
 
     subscriptions ─► reconciled ─► a pass ─► covers: the log may begin there ─► done: unneeded pages are dropped
 
-The manager has the contents of the page table in memory. It does not decide when messages are written to pages. It is
-used on the owner's thread only.
+The manager has the contents of the page table in memory. The manager does not decide when messages are written to
+pages. It is used on the owner's thread only.
 """
 
 from __future__ import annotations

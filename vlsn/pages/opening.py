@@ -10,8 +10,8 @@ page.
     no      there                   it is finished, was never completed, or has lost its row: ``listed_anew`` decides
     no row of the destination at all, or an unreadable one, but files: rows are made from the records in the files
 
-The functions run on the pager's thread. Their changes of files are durable on return. The changes of the page table are
-returned to the caller.
+The functions run on the pager's thread. The functions' changes of files are durable on return. The changes of the page
+table are returned to the caller.
 """
 
 from __future__ import annotations

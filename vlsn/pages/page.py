@@ -64,9 +64,9 @@ class PageRow(msgspec.Struct, frozen=True, omit_defaults=True):
     covers_to: int
     """When the page was written, the destination wanted no other messages from ``covers_from`` to this VLSN."""
     superseded: bool = False
-    """True if the destination was moved after the page was written, so that the page may miss messages that are
-    wanted now. Other pages have these messages, or will have them; then this page is removed. A superseded page is
-    not read."""
+    """True if the destination was moved after the page was written, so that the page may miss messages that are wanted
+    now. Other pages have such messages, or will have them, and then the superseded page is removed. A superseded page
+    is not read."""
 
     def with_record(self, record: Record | RecordHead, end: int) -> PageRow:
         return PageRow(
@@ -151,7 +151,7 @@ class PageWriter:
         self._aligned = self.row is NO_ROW
 
     def fits(self, size: int, page_bytes: int) -> bool:
-        """Returns whether a record of ``size`` bytes fits this page. The first record always fits."""
+        """Returns whether a record of ``size`` bytes fits this page. The first record of a page always fits."""
         return not self.row.count or self._next() + size <= page_bytes
 
     def place(self, record: Record) -> int:
@@ -167,8 +167,8 @@ class PageWriter:
         return self.row.end if self._aligned else (self.row.end + STRIDE - 1) // STRIDE * STRIDE
 
     def write(self, record: Record, offset: int) -> None:
-        """Writes ``record`` at ``offset``. It is not durable on return. Raises ``OSError``; nothing more may be written
-        to this page then."""
+        """Writes ``record`` at ``offset``. The record is not durable on return. Raises ``OSError``; nothing more may be
+        written to this page then."""
         try:
             self._file.write(offset, record.placed(offset, self.header.salt))
         except BaseException:
@@ -176,8 +176,8 @@ class PageWriter:
             raise
 
     def sync(self) -> None:
-        """Syncs the written records. Raises ``OSError``. In that case the page is not used any more, and none of the
-        written records is valid, because a second sync may succeed although the first one has lost data."""
+        """Syncs the written records. Raises ``OSError``. After an error the page is not used any more, and none of its
+        unsynced records is valid, because a second sync may succeed although the first one has lost data."""
         assert not self.writers
         if self.broken:
             raise OSError(errno.EIO, "a page that has failed a write or a sync")
@@ -236,8 +236,8 @@ class PageContents:
 
 
 def walk(buf: Buffer, header: PageHeader, end: int) -> Iterator[RecordHead]:
-    """Yields the heads of the complete records before ``end``, in the order of their offsets. If the bytes up to
-    ``end`` contain anything else, raises ``BadBody`` after the last complete record."""
+    """Yields the heads of the complete records before ``end``, in the order of their offsets. If there are other bytes
+    than records before ``end``, raises ``BadBody`` after the last complete record."""
     at, view = HEADER_BYTES, memoryview(buf)
     while at < end:
         head_end = min(at + HEAD_BYTES, len(buf))

@@ -151,11 +151,11 @@ class PagingPass:
         want.covers_from = last + 1
 
     def full_pages(self) -> list[PageWriter]:
-        """Returns the full pages that are not synced yet. Another thread may sync these pages before ``sync``."""
+        """Returns the full pages that are not synced yet. Another thread may sync the full pages before ``sync``."""
         return [writer for want in self._wants for writer in want.store.full_pages()]
 
     def sync(self) -> list[Change]:
-        """Syncs the written records, and returns the changes of the page table for these records. Raises
+        """Syncs the written records, and returns the changes of the page table that make them valid. Raises
         ``OSError``."""
         paged_to = self.paged_to
         changes = []

@@ -5,7 +5,8 @@
 
 ``length`` is the length of the payload; a record is padded to 8 bytes. ``first`` and ``last`` are VLSNs of messages.
 From ``covers_from`` to ``covers_to`` the destination has no other wanted message. The crc covers the payload, then
-bytes 0–59. The salt is that of the page. It is mixed with the offset in the page, so that misplaced bytes are detected.
+bytes 0–59. The salt is that of the page. The salt is mixed with the offset in the page, so that misplaced bytes are
+detected.
 
 The payload, each column at a multiple of 8:
 

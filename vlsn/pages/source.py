@@ -4,8 +4,9 @@
     pages    41, 57, 203, 298         earlier messages are read here; next_vlsn 301 means: continue in the log
 
 A dispatcher (the master's delivery of one destination) reads pages while its next VLSN is before the log's first VLSN.
-It reads pages again if the log raises ``Trimmed``. Pages have the messages that were not acknowledged when the log was
-cleaned. A dispatcher skips messages that were acknowledged since then, as it does in the log.
+If a read of the log raises ``Trimmed``, the dispatcher reads pages again. Pages have the messages that were not
+acknowledged when the log was cleaned. A dispatcher skips messages that were acknowledged since then, as it does in the
+log.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class PagedSizes:
 
 
 class PageSource(Protocol):
-    """Reads the messages of destinations from pages. It is used on the event loop's thread; the files are read on
-    another thread."""
+    """Reads the messages of destinations from pages. The methods are used on the event loop's thread; the files are
+    read on another thread."""
 
     @property
     def pressed(self) -> bool:

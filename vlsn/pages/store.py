@@ -50,8 +50,8 @@ class StoreRow(msgspec.Struct, frozen=True):
 
 
 class About(msgspec.Struct, frozen=True):
-    """The description of the destination in its directory of pages. It is for a person, for tools, and for a node that
-    has lost its page table."""
+    """The description of the destination in its directory of pages. The description is for a person, for tools, and for
+    a node that has lost its page table."""
 
     uuid: str
     name: str
@@ -96,8 +96,8 @@ class PagingStore:
         self.bytes = sum(page.end for page in self.pages.values())
         """The bytes of the store's pages that are valid."""
         self.paged_messages = 0
-        """The number of messages written to pages since the node's log was opened. The next two fields are counted
-        since then, too."""
+        """The number of messages written to pages since the node's log was opened. ``paged_bytes`` and the field after
+        it are counted since then, too."""
         self.paged_bytes = 0
         self.pages_done = 0
         self.made: About | None = None
@@ -159,7 +159,8 @@ class PagingStore:
             self._open.begin_pass()
 
     def page(self, record: Record) -> None:
-        """Writes ``record`` to the current page or to a new one. It is not durable on return. Raises ``OSError``."""
+        """Writes ``record`` to the current page or to a new one. The record is not durable on return. Raises
+        ``OSError``."""
         with self._latch:
             writer = self._open
             if writer is None or writer.broken or not writer.fits(record.size, self._page_bytes):
@@ -180,8 +181,8 @@ class PagingStore:
         return self._open
 
     def make(self, about: About) -> None:
-        """Creates the store's directory, with a file that describes the destination. Both are durable on return. Raises
-        ``OSError``."""
+        """Creates the store's directory, with a file that describes the destination. The directory and the file are
+        durable on return. Raises ``OSError``."""
         disk, above = self._disk, self.directory.rpartition("/")[0]
         disk.make_directory(self.directory)
         path, new = f"{self.directory}/{ABOUT_NAME}", f"{self.directory}/{ABOUT_NAME}.new"
@@ -196,7 +197,7 @@ class PagingStore:
         self.made = about
 
     def full_pages(self) -> list[PageWriter]:
-        """Returns the full pages of the pass that are not synced yet. Another thread may sync these pages while later
+        """Returns the full pages of the pass that are not synced yet. Another thread may sync full pages while later
         pages are written."""
         return [writer for writer in self._written.values() if writer is not self._open and writer.unsynced]
 
@@ -216,9 +217,9 @@ class PagingStore:
         return {number: writer.row for number, writer in sorted(self._written.items())}
 
     def discard(self) -> None:
-        """Discards the records of the pass that are not in the page table. Nothing more is written to the pages with
-        these records, and pages that were never in the table are removed. The next open removes files that cannot be
-        removed now."""
+        """Discards the records of the pass that are not in the page table. Nothing more is written to pages with
+        discarded records, and pages that were never in the table are removed. The next open removes files that cannot
+        be removed now."""
         for number, writer in self._written.items():
             with suppress(OSError):
                 writer.close()
@@ -245,10 +246,10 @@ class PagingStore:
     def reconciled(self, subscription: Subscription, first: int) -> Change | None:
         """Returns the change that is needed for a log that begins at ``first``, or None if no change is needed.
 
-        If the destination wants messages before ``first`` that are in no page here, these messages are missing. A
-        destination that was moved may want messages that were acknowledged when its pages were written. So its pages
-        are superseded: wanted messages before ``first`` are missing, and later ones are paged again. A destination
-        whose prefix was changed may want messages that its pages do not have, so its pages are removed.
+        Messages before ``first`` are missing if the destination wants them and no page here has them. A destination
+        that was moved may want messages that were acknowledged when its pages were written. So the pages of a moved
+        destination are superseded: wanted messages before ``first`` are missing, and later messages are paged again. A
+        destination whose prefix was changed may want messages that its pages do not have, so its pages are removed.
         """
         wanted, row, gone, pages = subscription.acknowledged, self.row, list[int](), dict[int, PageRow]()
         if row is None:

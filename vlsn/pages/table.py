@@ -52,7 +52,7 @@ class PageTable:
         return found | dict.fromkeys(sorted(rotten), (None, {}))
 
     def write(self, changes: Iterable[Change]) -> None:
-        """Commits ``changes`` together. They are durable on return. Raises ``LogFailed``."""
+        """Commits ``changes`` together. The changes are durable on return. Raises ``LogFailed``."""
         puts: list[tuple[bytes, bytes]] = []
         deletes: list[bytes] = []
         ranges: list[tuple[bytes, bytes]] = []

@@ -17,7 +17,7 @@ class SystemClock:
 
 class SystemRandom:
     """The random numbers of the kernel, so that two nodes started from one image never draw the same numbers. Delays,
-    which are not secret, are drawn for every message of a feed. So they come from a generator that the kernel has
+    which are not secret, are drawn for every message of a feed. So delays come from a generator that the kernel has
     seeded."""
 
     def __init__(self) -> None:

@@ -97,8 +97,8 @@ class PosixFile:
                 os.close(fd)
 
     def _write_in_pieces(self, offset: int, views: list[memoryview]) -> None:
-        """Writes all ``views`` from the start, in as many calls as needed. This is for too many buffers for one call,
-        or after the kernel has written only a part."""
+        """Writes all ``views`` from the start, in as many calls as needed. The method is used if there are too many
+        buffers for one call, or if the kernel has written only a part."""
         at = 0
         while at < len(views):
             written = os.pwritev(self._fd, views[at : at + IOV_MAX], offset)
@@ -114,7 +114,8 @@ class PosixFile:
 
 
 class _Held:
-    """A directory that is kept open, so that it may be renamed meanwhile. It is closed when its last user closes it."""
+    """A directory that is kept open, so that it may be renamed meanwhile. The directory is closed when its last user
+    closes it."""
 
     def __init__(self, directory: str) -> None:
         self.fd = os.open(directory or "/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -230,8 +231,8 @@ class PosixDisk:
         return found.f_bavail * found.f_frsize
 
     def lock(self, path: str) -> PosixLock:
-        """Acquires two locks. One is on the lock file, which older releases check. The other is on the directory, since
-        the lock file can be removed."""
+        """Acquires two locks: one on the lock file, which older releases check, and one on the directory, since the
+        lock file can be removed."""
         directory = os.path.dirname(path)
         try:
             fd = open_regular(path, os.O_RDWR)

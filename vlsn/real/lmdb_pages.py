@@ -223,7 +223,7 @@ class _Walk:
         head = self._read(first)
         pgno, _, kind, low, high = PAGE.unpack_from(head)
         count, needed = low | high << 16, -(-(PAGE.size + size) // self._meta.page_bytes)
-        # A value may have replaced a longer value in the same transaction. It then keeps the longer value's pages.
+        # If a value has replaced a longer value in the same transaction, it keeps the longer value's pages.
         if pgno != first or kind != OVERFLOW or count < needed or first + count - 1 > self._meta.last_page:
             raise _Bad(f"page {first} does not hold the {size} bytes of page {number}")
         if (first + count) * self._meta.page_bytes > self._size:

@@ -8,14 +8,15 @@ value, so that a rotted or misplaced value raises ``Damaged`` and is never retur
 
 1. In a process there is only one environment object for each path, since LMDB's locks end when the first descriptor is
    closed.
-2. One thread runs all write transactions, from begin to commit. It is the thread that wrote first (asserted).
+2. One thread runs all write transactions, from begin to commit. That thread is the one that wrote first (asserted).
 3. The map size is set explicitly, and doubled on ``MapFull``. The gate (a lock) ensures that no transaction is open
    then.
 4. No buffer is used after its transaction, and every read is one short transaction.
 5. The page cache of an environment is synced and dropped before the environment is opened for writing.
 6. The pages are checked against LMDB's format before LMDB maps them (``lmdb_pages``), since a bad page would end the
    process at every start.
-7. Offline tools use ``read_only``, which acquires no lock, only if no process writes. Otherwise they open a copy.
+7. Offline tools use ``read_only``, which acquires no lock, only if no process writes. While a process writes, offline
+   tools open a copy.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class LmdbStore:
         self.read_only = read_only
         self.growths = 0
         self.temporary: tempfile.TemporaryDirectory[str] | None = None
-        """The temporary directory of a copy. It is removed when the copy is closed."""
+        """The temporary directory of a copy. The directory is removed when the copy is closed."""
         self._writer = 0
         self._failed = False
         self._gate = threading.Lock()
@@ -202,9 +203,9 @@ class LmdbStore:
 
 
 class _ReadFaults:
-    """A context manager that raises ``Damaged`` if LMDB cannot read something. It surrounds the gate (a lock) and the
-    transaction, which are implemented in C. In Python code, a signal's handler that raises could interrupt between two
-    steps, and leave the gate or the transaction open."""
+    """A context manager that raises ``Damaged`` if LMDB cannot read something. The context manager surrounds the gate
+    (a lock) and the transaction, which are implemented in C. In Python code, a signal's handler that raises could
+    interrupt between two steps, and leave the gate or the transaction open."""
 
     __slots__ = ("_path", "closed")
 

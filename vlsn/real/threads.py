@@ -107,8 +107,8 @@ class LoopWorker(CallerWorker):
         super().__init__(name, daemon=False)
 
     def close(self) -> None:
-        """Closes the worker. If called on the owner's thread, or while the event loop is not running, it runs the
-        remaining completions itself."""
+        """Closes the worker. If ``close`` is called on the owner's thread, or while the event loop is not running, it
+        runs the remaining completions itself."""
         super().close()
         if asyncio._get_running_loop() is self._loop or not self._loop.is_running():
             self._drain()
@@ -139,8 +139,8 @@ class LoopWorker(CallerWorker):
 
 
 class OneShot:
-    """A single result that one thread waits for and another thread sets. It is a lock, which is cheaper than a
-    future."""
+    """A single result that one thread waits for and another thread sets. The result is passed through a lock, which is
+    cheaper than a future."""
 
     __slots__ = ("_error", "_lock", "left", "relay")
 
@@ -253,7 +253,8 @@ class Answer(Generic[T]):
         self._given.release()
 
     def wait(self, timeout_s: float | None = None) -> T:
-        """Waits for the answer. Only one thread may wait. It may call this again only after a ``TimeoutError``."""
+        """Waits for the answer. Only one thread may wait for an answer. That thread may wait again only after a
+        ``TimeoutError``."""
         if not self._given.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0)):
             raise TimeoutError
         if self._error is not None:

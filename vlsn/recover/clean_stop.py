@@ -38,8 +38,8 @@ def resumed(disk: Disk, segment: SegmentInfo, found: Found) -> Tail | None:
 
 
 def _last_page(file: File, found: Found, salt: int) -> list[Frame] | None:
-    """Reads the frames that reach into the 4 KiB page in which the log continues. Returns None if one of these frames
-    is damaged. These frames may be before the place from which the log is read at this opening."""
+    """Reads the frames that reach into the 4 KiB page in which the log continues. Returns None if one of the frames is
+    damaged. The frames may be before the position from which this opening reads the log."""
     base = found.last_page_from
     while base > max(found.end - found.end % PAGE_BYTES, FIRST_FRAME):
         last = decode_header(file.read(base, FRAME_BYTES), 0, offset=base, salt=salt)

@@ -82,9 +82,9 @@ def derive_history(record: StateRecord | None, blocks: Blocks, last_visible: int
 
 
 def read_founding(disk: Disk, directory: str, ends: Mapping[int, int]) -> str:
-    """Reads the log's name from the first block of the segments in ``ends``. This is needed for a state record that was
-    written before logs had names. Returns "" if that block does not contain the name. Other code reports damage in that
-    block."""
+    """Reads the log's name from the first block of the segments in ``ends``. The name is read from the log if the state
+    record was written before logs had names. Returns "" if that block does not contain the name. Other code reports
+    damage in that block."""
     try:
         _, at = first_block(disk, directory, ends)
         segment = SegmentFile(disk, directory, lsn_file(at))
@@ -139,7 +139,7 @@ def note_producers(disk: Disk, directory: str, record: StateRecord | None, block
 
 def record_before(disk: Disk, directory: str, record: StateRecord, blocks: Blocks, vlsn: Vlsn) -> StateRecord:
     """Returns a state record of VLSN ``vlsn`` or earlier. ``vlsn`` must be before the VLSN of ``record``, and
-    ``blocks`` must be the whole log. Raises ``BadArgument`` if the log alone cannot provide such a record. Raises
+    ``blocks`` must be the whole log. Raises ``BadArgument`` if the log alone cannot provide an earlier record. Raises
     ``Damaged``."""
     if not record.trimmed_to:
         return StateRecord(vlsn=NULL_VLSN, first_segment=record.first_segment)
@@ -245,8 +245,8 @@ def _windows_of(segment: SegmentFile, offsets: Column) -> Iterator[_Window]:
 
 def durable_end(blocks: Blocks, *, stated: int, last_visible: int) -> Vlsn:
     """Finds the highest DTVLSN (durable end) that visible blocks, checkpoints or ``state`` state. An operator's
-    truncation may roll back to before a checkpoint. The DTVLSN of such a checkpoint is lowered to the rollback's
-    matchpoint."""
+    truncation may roll back to before a checkpoint. The DTVLSN of a checkpoint after the matchpoint is lowered to the
+    rollback's matchpoint."""
     named = [
         min([end.dtvlsn, *(rollback.matchpoint for start, rollback in blocks.rollbacks if start > at)])
         for at, end in blocks.checkpoint_ends

@@ -4,9 +4,9 @@
     missing, or neither slot readable             a new incarnation, however full the log
     its term below that of a block in the log     an old image of the file (a vote may be lost): a new incarnation
 
-The stored term of a new incarnation starts at the highest term found in the log. That includes the terms of cut bytes
-and of blocks that were rolled back. So the incarnation never seals a block with a term and VLSN that were used before.
-A node file that could not be used is kept under another name.
+The stored term of a new incarnation starts at the highest term found in the log. The log's terms include those of cut
+bytes and of blocks that were rolled back. So a new incarnation never seals a block with a term and VLSN that were used
+before. A node file that could not be used is kept under another name.
 """
 
 from __future__ import annotations

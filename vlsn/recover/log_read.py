@@ -1,7 +1,7 @@
 """Reads a log when it is opened: every segment is examined, from one LSN on. Reading changes nothing.
 
-Before that, all files are synced and dropped from the page cache. So a write that an earlier process did not sync is
-either on the medium, or not seen.
+Before the log is read, all files are synced and dropped from the page cache. So a write that an earlier process did not
+sync is either on the medium, or not seen.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class LogRead:
     """The results of one reading of the segments."""
 
     segments: list[SegmentInfo]
-    """All segments that belong to the log. Their fields are those of the headers on the medium."""
+    """All segments that belong to the log. The fields of a segment are those of its header on the medium."""
     found: list[Found]
     blocks: Blocks
     untaken: list[tuple[SegmentInfo, Cut]]
@@ -47,8 +47,8 @@ class LogRead:
 
 
 def last_before(log: LogRead, scan_from: Lsn, checkpoint_last: Vlsn) -> Vlsn:
-    """Returns the last VLSN before ``scan_from``. That is the place from which the checkpoint at VLSN
-    ``checkpoint_last`` lets the log be read.
+    """Returns the last VLSN before ``scan_from``. The checkpoint at VLSN ``checkpoint_last`` says that reading begins
+    at ``scan_from``.
 
     A replacement of a failed segment may have moved the frame at that place. Reading then begins in the next segment,
     whose header states the last VLSN before it.
@@ -64,7 +64,8 @@ def check_last(log: LogRead, before: Vlsn, stated_last: Vlsn) -> None:
     """Checks that the log reaches VLSN ``stated_last``, which was synced and durable.
 
     If blocks were written again after a failed write, there may be no later frame that says they were synced. So only
-    this check detects the loss of such blocks. Raises ``Damaged`` if the log ends before ``stated_last``.
+    this check detects the loss of blocks that were written again. Raises ``Damaged`` if the log ends before
+    ``stated_last``.
     """
     last = max(before, log.blocks.highest_vlsn)
     if last < stated_last and log.active:

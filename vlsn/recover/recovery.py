@@ -11,8 +11,8 @@
      7  add the blocks to the index, or build it anew if it does not fit the log (``stored_index``)
 
 If the opening is stopped anywhere, the next opening does the same again. No step makes the log shorter on the medium.
-Only the header of the next segment does so, since it states where the log before it ends. All steps run on the keeper's
-thread (the log's background thread), which may write to LMDB.
+Only the header of the next segment makes the log shorter, since it states where the log before it ends. All steps run
+on the keeper's thread (the log's background thread), which may write to LMDB.
 
 The log is read from the last checkpoint on. If ``state`` does not name that checkpoint, the whole log is read.
 """
@@ -89,13 +89,13 @@ class Recovered:
     ends: dict[int, int]
     cuts: int
     begins_after: Vlsn
-    """The VLSN before the first VLSN of an empty log. It is not 0 only if a restore has just begun."""
+    """The VLSN before the first VLSN of an empty log. This VLSN is 0, except if a restore has just begun."""
     cleaned: bool
     """True if segments before the first one were removed, or were never in this directory."""
     settled: Vlsn | None
     """The VLSN of the state record, or None if the history is not known. The history is unknown if ``state`` was lost
-    and the log does not begin at VLSN 1. In that case the node does not clean the log, and does not use a GROUP entry
-    that may still be rolled back."""
+    and the log does not begin at VLSN 1. A node without a known history does not clean the log, and does not use a
+    GROUP entry that may still be rolled back."""
     empty_store: bool
     """True if this opening has made the node file, as a new incarnation."""
     notes: list[str] = field(default_factory=list)
@@ -316,8 +316,8 @@ class _Opening:
 
     def _check_record(self) -> None:
         """A state record whose level is below the log's level was written by a binary that did not know everything that
-        has to be kept. Such a record is rebuilt from the log. Raises ``Damaged`` if the log was cleaned, so that the
-        node has to be restored."""
+        has to be kept. A record of a lower level is rebuilt from the log. Raises ``Damaged`` if the log was cleaned, so
+        that the node has to be restored."""
         record = self._state.record
         if record is None:
             return
@@ -337,7 +337,8 @@ class _Opening:
     # The changes that opening makes.
 
     def _promise_level(self, node_file: NodeFile) -> None:
-        """Stores the promise of the log's level in the node file, before anything is acknowledged on this log."""
+        """Stores in the node file that this node supports the log's level (the version of its formats). The level is
+        stored before anything is acknowledged on this log."""
         level = self._history.level
         if level > node_file.record.level:
             node_file.replace(replace(node_file.record, level=level))
@@ -352,9 +353,9 @@ class _Opening:
         return made
 
     def _leave_out(self, node_file: NodeFile) -> None:
-        """Writes the vote floor before bytes of the log are left out. Such bytes may have been acknowledged, and have
-        rotted later. For bytes that an earlier opening has kept aside, the floor was written then, and a person may
-        have lifted it."""
+        """Writes the vote floor before bytes of the log are left out. The bytes left out may have been acknowledged,
+        and have rotted later. For bytes that an earlier opening has kept aside, that opening wrote the vote floor, and
+        a person may have lifted it since."""
         log = self._log
         for cut in log.cuts:
             if cut is log.cut and is_kept(self._disk, self._directory, cut.number, cut.offset, cut.data):

@@ -178,9 +178,9 @@ class Unmended(Exception):
 
 
 def mend(index: VlsnIndex, disk: Disk, directory: str, end: Lsn) -> int:
-    """Rebuilds the unreadable parts of the index from the log, and returns the number of these parts. The store covers
-    no block at or after ``end``. No flush, cut or merge may run at the same time. Raises ``Unmended`` if the segments
-    cannot be read."""
+    """Rebuilds the unreadable parts of the index from the log, and returns how many parts were rebuilt. The store
+    covers no block at or after ``end``. No flush, cut or merge may run at the same time. Raises ``Unmended`` if the
+    segments cannot be read."""
     try:
         segments = survey(disk, directory)
     except OSError as error:

@@ -71,8 +71,8 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """An unsynced tail: the bytes from ``offset`` on that do not belong to the log, without the zeros at the end of
-    these bytes. ``names`` are the block headers that can be read in the bytes (``vote_floor``), in order."""
+    """An unsynced tail: the bytes from ``offset`` on that do not belong to the log, up to the last byte that is not
+    zero. ``names`` are the block headers that can be read in the unsynced tail (``vote_floor``), in order."""
 
     number: int
     offset: int

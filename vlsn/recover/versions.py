@@ -1,9 +1,9 @@
 """Checks the versions of a directory's files before any of them is opened, set aside or written.
 
-A version is compared only if the checksum over it is correct. Otherwise the file is damaged, and the code that reads
-the file reports the damage. This module checks the node file, the marker of a restore, and the first bytes of each
-sidecar (file of offsets) and of each page file of a destination. Header pages are checked when segments are listed
-(``directory.survey``), frames and blocks when they are read, and stores when they are opened.
+A version is compared only if the checksum over it is correct. If that checksum is wrong, the file is damaged, and the
+code that reads the file reports the damage. This module checks the node file, the marker of a restore, and the first
+bytes of each sidecar (file of offsets) and of each page file of a destination. Header pages are checked when segments
+are listed (``directory.survey``), frames and blocks when they are read, and stores when they are opened.
 """
 
 from __future__ import annotations

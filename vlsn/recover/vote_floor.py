@@ -3,24 +3,24 @@ effects.
 
 If a part of a node's log must be left out, the node first stores the (term, VLSN) at the end of that part as its vote
 floor. Until its own log reaches the floor again, the node does not vote for a log below the floor, and is no candidate.
-Raft §5.4.1 assumes that each voter still has every entry that it acknowledged. A voter that lost such an entry
-unnoticed would be counted wrongly.
+Raft §5.4.1 assumes that each voter still has every entry that it acknowledged. If a voter lost an acknowledged entry
+unnoticed, its vote would be counted wrongly.
 
     log … 40 │ cut: a readable block 41–44 of term 3, then rubbish      floor (3, 44)
     log … 40 │ cut: rubbish only; the stored term is 5                  floor (5, 41)
     the same, 400 bytes of it, and `state` lost                          floor (5, 140)
 
 If ``state`` is intact, only the last group of blocks can have been acknowledged and then rotted, within a second. If
-``state`` is lost, it is unknown how far the log was ever synced. So the floor is then as high as the unreadable bytes
-could have reached.
+``state`` is lost, it is unknown how far the log was ever synced. So without ``state`` the vote floor is as high as the
+unreadable bytes could have reached.
 
 A floor is met once the log reaches the floor, or once the log has everything that the master of the stored term has. In
 the first case the log has the missing part again. In the second case that part does not belong to the group's log, as
 after a rollback by a syncup.
 
 The bytes left out are searched for block headers with a valid checksum, at every 8 bytes. A client's value may contain
-bytes that look like a block header. So headers that cannot be of this log are ignored. That is, their term is above the
-stored term or below the log's last term, or the bytes left out are too few for their VLSNs.
+bytes that look like a block header. So headers that cannot be of this log are ignored. A header cannot be of this log
+if its term is above the stored term or below the log's last term, or if the bytes left out are too few for its VLSNs.
 """
 
 from __future__ import annotations

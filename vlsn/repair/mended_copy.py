@@ -7,12 +7,12 @@
 If the mending is stopped before step 3, the segment is as damaged as it was. A reader that has the old file open still
 finds the damage, until that reader opens the segment again.
 
-The disk may fail to read some 4 KiB of a file now and succeed a moment later. So such a place may be replaced only by
-the right blocks. If several places of one segment cannot be read, one copy fills all of them, or no copy is made.
-Damaged bytes are replaced only if they still read exactly as when the damage was found.
+The disk may fail to read some 4 KiB of a file now and succeed a moment later. So a place that the disk cannot read may
+be replaced only by the right blocks. If several places of one segment cannot be read, one copy fills all of them, or no
+copy is made. Damaged bytes are replaced only if they still read exactly as when the damage was found.
 
-The functions block, and run on the keeper's thread (the log's background thread). Meanwhile no rollback, checkpoint or
-cleaning runs, and nothing writes to the segment.
+The functions block, and run on the keeper's thread (the log's background thread). During a mending no rollback,
+checkpoint or cleaning runs, and nothing writes to the segment.
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ def _read_sidecar(disk: Disk, directory: str, number: int) -> Sidecar | None:
 
 
 def _void_sidecar(disk: Disk, directory: str, number: int) -> None:
-    """Removes the sidecar of segment ``number`` durably. It is removed if the ``synced`` field of a frame has changed,
-    or if it could not be read."""
+    """Removes the sidecar of segment ``number`` durably. A sidecar is removed if the ``synced`` field of a frame has
+    changed, or if the sidecar could not be read."""
     path = f"{directory}/{sidecar_name(number)}"
     if disk.exists(path):
         disk.remove(path)

@@ -7,11 +7,11 @@
 
 Peers can provide only blocks, so only blocks are mended. A checkpoint's record is mended, too, since nothing depends on
 that record. A rollback's record, a segment's header page and a block abandoned by a rollback exist only on one node. A
-log that has lost one of these is restored as a whole.
+log that has lost such a record, header page or abandoned block is restored as a whole.
 
-A place that the disk cannot read is treated like rotten bytes. Reads continue past such a place (``bad_sectors``), and
-the copy is written elsewhere. In a log that cannot be opened, such a place stays as it is, since its content is not
-known.
+A place that the disk cannot read is treated like rotten bytes. Reads continue past an unreadable place
+(``bad_sectors``), and the mended copy is written elsewhere on the disk. In a log that cannot be opened, an unreadable
+place stays as it is, since its content is not known.
 
 The segment is in memory from the damage on. The functions block, and nothing may write to the segment meanwhile.
 """
@@ -188,7 +188,7 @@ class _Last:
 
     def _note_rollback(self, buf: bytes, base: int, found: Walk) -> None:
         """Applies a rollback record to the known last block. The blocks that the rollback abandoned may be in earlier
-        segments. In that case the header of this segment states the last VLSN of those segments."""
+        segments. If so, the header of this segment states the last VLSN of the earlier segments."""
         starts = found.offsets[found.headers["kind"] == FrameKind.ROLLBACK_START]
         blocks = found.offsets[_visible(found)]
         if not len(starts) or (len(blocks) and blocks[-1] > starts[-1]):
@@ -270,7 +270,7 @@ def _wound(segment: SegmentFile, start: int, end: int, last: _Last, around: bool
 
 
 class Filling:
-    """The frames that replace the damaged bytes. They are made from peers' blocks, added one after the other."""
+    """The frames that replace the damaged bytes. The frames are made from peers' blocks, added one after the other."""
 
     def __init__(self, wound: Wound, *, term_max: int, believed: bool = True) -> None:
         """Begins to fill ``wound``. A block of a later term than ``term_max`` (the term in the node file) is refused,
@@ -295,8 +295,8 @@ class Filling:
         return b"".join(self.frames)
 
     def lay(self, piece: bytearray, base: int) -> None:
-        """Copies ``data`` into ``piece``, as far as the two overlap. ``piece`` begins at offset ``base`` of the
-        segment."""
+        """Copies the part of ``data`` that overlaps ``piece`` into ``piece``. ``piece`` begins at offset ``base`` of
+        the segment."""
         start = self.wound.start
         low, high = max(base, start), min(base + len(piece), self.wound.end)
         if low < high:
@@ -340,8 +340,8 @@ class Filling:
 
     def add_record(self) -> bool:
         """Adds a checkpoint's record, if no other frame can have been in this place. Returns whether a record was
-        added. The record states no more than is known. Only the opening of a log reads such records, and it does not
-        need them."""
+        added. The record states no more than is known. Only the opening of a log reads records of checkpoints, and it
+        does not need them."""
         wound, left = self.wound, self.wound.end - self._at
         old = wound.old if self._at == wound.start else None
         if old is not None and old.size <= left and _RECORD_OF.get(old.size) == old.kind:

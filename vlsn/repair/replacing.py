@@ -10,9 +10,9 @@ If the repair is stopped before a rename, that segment is unchanged. The segment
 and a second audit shows the segments that remain. If an index and a segment do not match at any moment, the index was
 set aside before.
 
-From some blocks, ``state`` holds derived tables (producers, transactions, members, terms). Such a block is never
-replaced by a different one, since ``state`` would keep the values derived from the old block. A node with such a block
-must be restored.
+From some blocks, ``state`` holds derived tables (producers, transactions, members, terms). A block with entries in
+these tables is never replaced by a different one, since ``state`` would keep the values derived from the old block.
+Instead, the node must be restored.
 
 The caller must hold the directory's lock. The functions block.
 """
@@ -67,8 +67,8 @@ class Replacement:
 
 
 def replace_blocks(disk: Disk, stores: Stores, directory: str, replacements: Sequence[Replacement]) -> list[str]:
-    """Makes the replacements, after ``filled`` has checked them. They are durable on return. Returns the names of the
-    files that keep the old bytes. Raises the errors of ``filled``, ``NoSpace`` and ``OSError``."""
+    """Makes the replacements, after ``filled`` has checked them. The replacements are durable on return. Returns the
+    names of the files that keep the old bytes. Raises the errors of ``filled``, ``NoSpace`` and ``OSError``."""
     segments = filled(disk, directory, replacements)
     if any(each.gone for each in replacements):
         stores.set_aside(f"{directory}/{INDEX_NAME}")

@@ -1,4 +1,4 @@
-"""Background work: jobs on which no promise to a client depends. Their failures never make the log fail.
+"""Background work: jobs on which no promise to a client depends. A failing background job never makes the log fail.
 
     standby    makes the next segment before it is needed
     sidecar    writes the file of offsets and checksum of a sealed segment
@@ -15,8 +15,8 @@
 3. Writes and syncs of segments, of the node file and of the stores are not background work, since their failure makes
    the log fail. An error in this program, as opposed to a failure of the system, also makes the log fail.
 
-All calls are made on the owner's thread (``seams.Worker``). ``do`` and ``tick`` acquire the log's latch themselves. The
-other methods are called under the latch.
+All calls are made on the owner's thread (``seams.Worker``). ``do`` and ``tick`` acquire the log's latch themselves.
+Methods other than ``do`` and ``tick`` are called under the latch.
 """
 
 from __future__ import annotations

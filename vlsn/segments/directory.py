@@ -41,7 +41,8 @@ class SegmentInfo:
     size: int
     """The size of the file, in bytes."""
     header: SegmentHeader | None
-    """The segment's header; None if the header page cannot be decoded. In that case ``fault`` has the reason."""
+    """The segment's header; None if the header page cannot be decoded. If there is no header, ``fault`` has the
+    reason."""
     fault: str
     live_end: int | None
     """The end of the log in this segment, as a later header states it. None for the last segment. Also None if the
@@ -129,8 +130,8 @@ def make_directory(disk: Disk, directory: str) -> None:
 
 
 def stated_synced_end(disk: Disk, segments: Sequence[SegmentInfo], *, stated: Iterable[Lsn] = ()) -> Lsn:
-    """Finds the highest end up to which some valid statement says that the log was synced. Such statements are the
-    ``synced`` field of a frame, the header of the next segment, and ``stated`` (checkpoint and idle end). Other
+    """Finds the highest end up to which some valid statement says that the log was synced. The statements are the
+    ``synced`` fields of frames, the header of the next segment, and ``stated`` (checkpoint and idle end). Other
     processes may read the log of a running node up to that end. The last segment is read once to find it."""
     last = last_active(segments)
     if last is None:

@@ -49,8 +49,8 @@ class Gathering:
         return bool(self.entries) and (len(self.entries) >= self._limit or self.room <= 0)
 
     def add(self, block: Buffer, header: BlockHeader) -> bool:
-        """Adds the wanted entries of a checked block that contains ``next_vlsn``. Returns False if some of these
-        entries exceed the limits. This method must not be used with a filter by key."""
+        """Adds the wanted entries of a checked block that contains ``next_vlsn``. Returns False if some wanted entries
+        exceed the limits. ``add`` must not be used with a filter by key."""
         assert self.keys is None
         while self.next_vlsn <= header.last_vlsn:
             if self.full:
@@ -71,9 +71,9 @@ class Gathering:
         return True
 
     def add_rows(self, rows: EntryRows) -> int | None:
-        """Adds, by column, the wanted entries of many checked blocks. The first of these blocks must contain
-        ``next_vlsn``. Returns the index of the block with the first entry that exceeds the limits, or None if all
-        entries were added."""
+        """Adds, by column, the wanted entries of many checked blocks. The first block must contain ``next_vlsn``.
+        Returns the index of the block with the first entry that exceeds the limits, or None if all entries were
+        added."""
         wanted_keys = self.keys.mask(rows) if self.keys is not None else None
         chosen = rows.chosen(self.next_vlsn, NO_LIMIT, self._kinds, wanted_keys)
         self.look_room -= int(rows.headers["body_bytes"].sum())

@@ -3,8 +3,8 @@
     |header|frames    end|    zeros, or dead frames     size|        64 MiB of disk
     |header|frames    end|page|          hole           size|        the bytes of the log, and the rest of a page
 
-1. Space is freed only after the end that the next segment's header states, and only once that header is synced. From
-   then on no reader, no opening of the log and no tool reads after that end.
+1. Space is freed only after the end that the next segment's header states, and only once that header is synced. After
+   that header is synced, no reader, no opening of the log and no tool reads after the stated end.
 2. The hole begins at the next 4 KiB page, so that no page with bytes of the log is ever written again.
 3. The file keeps its size and format, since a hole reads as zeros, like the rest of a new segment.
 4. Nothing depends on a hole. The keeper (the log's background thread) makes holes, ``SEGMENTS_A_JOB`` segments in a

@@ -1,8 +1,8 @@
-"""The ``synced`` rule. It decides whether a segment's log ends where its readable frames stop, or is damaged there. The
-functions have no side effects.
+"""The ``synced`` rule. The rule decides whether a segment's log ends where its readable frames stop, or is damaged
+there. The functions have no side effects.
 
 Let X be the end of the consecutive valid frames from the segment's start on. Some records outside of these frames state
-up to which end this segment was synced (all ends are exclusive). Let S be the highest end that they state:
+an end up to which this segment was synced (all ends are exclusive). Let S be the highest such end. The records are:
 
     the ``synced`` field of a valid frame after X     the frame was built after everything up to ``synced`` was synced
     ``prev_end`` in the next segment's header         the next segment was used after this one was synced
@@ -14,8 +14,8 @@ up to which end this segment was synced (all ends are exclusive). Let S be the h
                                          unsynced pages may be there
 
 DAMAGE is never cut off. A TAIL is cut at X. A TAIL is *ambiguous*: its last group of blocks was either torn by a crash,
-or synced, acknowledged and rotten since. This node alone cannot distinguish the two cases. The remedy is the vote floor
-(``vote_floor``).
+or synced, acknowledged and rotten since. A node alone cannot distinguish a torn group from a rotten one. The remedy is
+the vote floor (``vote_floor``).
 
     frames 1 and 2 synced together, then 3 and 4 (synced = 4200), the power cut keeps 4 but not 3:
 

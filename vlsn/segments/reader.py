@@ -1,16 +1,17 @@
 """The log reader reads whole blocks from any VLSN on, in windows of bytes.
 
-A reader never maps a segment into memory. It has one window of a segment in memory at a time (at most 1 MiB, or one
-larger frame). So a node's memory does not grow with its log. The reader does not use the index: its caller passes the
-LSN of a block at or before the wanted VLSN, and later continues from ``next_lsn``. Entries are decoded by column
+A reader never maps a segment into memory. A reader has one window of a segment in memory at a time (at most 1 MiB, or
+one larger frame). So a node's memory does not grow with its log. The reader does not use the index: its caller passes
+the LSN of a block at or before the wanted VLSN, and later continues from ``next_lsn``. Entries are decoded by column
 (``rows``), many blocks at once. For a single entry, the few frames before it are searched.
 
 The rules of reading:
 1. The reader reads nothing at or after the synced end that the log's owner states, and no VLSN after ``upto_vlsn``.
-2. At the end of a segment, the reader continues in the segment whose header names this one as the previous segment.
-   That header states the end of this segment; later frames of this segment are dead. A position after the stated end
+2. After one segment, the reader continues in the segment whose header names the first as its previous segment. That
+   header also states the end of the previous segment, whose later frames are dead. A position after the stated end
    means the first frame of the next segment. Segment numbers may be skipped (prepared segments that were never used).
-3. Frames that a rollback has abandoned, and local records, are skipped. The other blocks must have consecutive VLSNs.
+3. Frames that a rollback has abandoned, and local records, are skipped. The blocks that are not skipped must have
+   consecutive VLSNs.
 4. A block is returned only after its frame's checksum, its header and its padding were found correct.
 5. Anything else raises ``Damaged``, with the file, the offset and the VLSN that should be there. The entries before the
    damage are returned first. A place that the disk cannot read is damage, too (``bad_sectors``).
@@ -187,9 +188,9 @@ class LogReader:
     """Reads the blocks of one log. Only one user may use a reader at a time. Between calls, the reader keeps up to
     ``segments_max`` segments open, but closes each segment that it has read to the end.
 
-    ``synced_end(number)`` returns the end up to which a segment may be read now. It returns 0 for a segment whose end
-    is in the next segment's header. ``first()`` returns the first VLSN of the log. If a block before that VLSN is
-    missing, it was cleaned away.
+    ``synced_end(number)`` returns the end up to which a segment may be read now. ``synced_end(number)`` returns 0 for a
+    segment whose end is in the next segment's header. ``first()`` returns the first VLSN of the log. If a block before
+    that VLSN is missing, it was cleaned away.
     """
 
     def __init__(
@@ -402,7 +403,7 @@ class LogReader:
 
     def _following(self, segment: SegmentFile) -> SegmentFile | None:
         """Returns the segment after this one, or None if there is none yet. An unreadable header may be one that is
-        just being rewritten. So it is damage only if the log continues in a still later segment."""
+        just being rewritten. So an unreadable header is damage only if the log continues in a still later segment."""
         unreadable: Damaged | None = None
         for number, name in segment_numbers(self._disk, self._directory):
             if number <= segment.number:

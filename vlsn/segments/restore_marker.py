@@ -33,7 +33,7 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     why: str
     begun_us: int
     version: int = VERSION
-    """The version of the format. It is not encoded while it is 1."""
+    """The version of the format. A version of 1 is not encoded."""
 
     def encode(self) -> bytes:
         text = msgspec.json.encode(self)

@@ -1,10 +1,10 @@
 """Closes a sealed segment: first the segment's file is closed, then its sidecar (a file of frame offsets and a
 checksum) is written.
 
-A sidecar can be derived from its segment again. So it is written as background work (``background``), and a failure
-does not make the log fail. The checksum in the sidecar is the one that the writer computed, so a byte that the disk
-changes later is detected. A segment without frames gets no sidecar. The same is true for a segment that was opened
-again, since its running checksum is unknown. A verification reads such a segment frame by frame.
+A sidecar can be derived from its segment again. So a sidecar is written as background work (``background``), and a
+failure does not make the log fail. The checksum in the sidecar is the one that the writer computed, so a byte that the
+disk changes later is detected. A segment without frames gets no sidecar. A segment that was opened again gets no
+sidecar either, since its running checksum is unknown. A verification reads a segment without a sidecar frame by frame.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 
 Overwriting zeros on the medium costs about half as much as writing to disk space that is merely reserved. So the
 standby is zeroed in the background, always a little further than the current segment is filled. The standby has its
-final name and number, and a PREPARED header page. Its size, zeros and name are synced before it is used. If the standby
-is needed before all of it is zeroed (``late``), the rest of its disk space is reserved instead, and the case is
-counted.
+final name and number, and a PREPARED header page. The standby's size, zeros and name are synced before it is used. If
+the standby is needed before all of it is zeroed (``late``), the rest of its disk space is reserved instead, and the
+case is counted.
 
 If making a standby fails, it is deleted, and another is made (``background``). After a failure to zero a standby, the
 next standby is used only once it is zeroed to its end. If zeros cannot be written to a file, neither can frames.
 
-The opening of a log deletes a PREPARED segment without frames. The number of such a segment is never used again.
+The opening of a log deletes a PREPARED segment without frames. The number of a deleted segment is never used again.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Standby:
         self._epoch = 0
         self._thrown_away = ""
         """The path of a file that could not be removed yet. Until it is removed, no other file is made, since such
-        files would fill the disk. Only the keeper's thread uses this field."""
+        files would fill the disk. Only the keeper's thread uses ``_thrown_away``."""
         self.no_space = False
         self.proving = False
         """True after zeros could not be written to the last standby."""
@@ -91,8 +91,8 @@ class Standby:
 
     @property
     def usable(self) -> bool:
-        """True if the standby may be used now. It may not be used while zeros are being written, since the zeros could
-        overwrite frames."""
+        """True if the standby may be used now. A standby may not be used while zeros are being written, since the zeros
+        could overwrite frames."""
         return self.complete if self.proving else self.ready and not self.zeroing
 
     @property
@@ -144,7 +144,7 @@ class Standby:
 
     @property
     def zeroing(self) -> bool:
-        """True while zeros are being written to the standby. It must not be used meanwhile."""
+        """True while zeros are being written to the standby. The standby must not be used while this is true."""
         return self._busy
 
     def close(self) -> None:

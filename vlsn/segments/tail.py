@@ -8,10 +8,10 @@ was built. By this field, a later opening of the log distinguishes an unsynced e
       |frame BLOCK 1-3 |frame BLOCK 4-4 |  zeros  …   |
       prev = 0          prev = 88         ^ tail.offset
 
-``frames`` has the frames that a failed write could destroy (see ``replacer``). These are all unsynced frames, and the
-frames that reach into the page in which the next write begins. A page has 4 KiB, or the size of the kernel's pages if
-that is larger. With larger pages, the header of a segment shares its page with frames. If a failed write destroys that
-page, the header is lost, too, and the next opening of the log raises ``Damaged``.
+``frames`` has the frames that a failed write could destroy (see ``replacer``). A failed write could destroy all
+unsynced frames, and the frames that reach into the page in which the next write begins. A page has 4 KiB, or the size
+of the kernel's pages if that is larger. With larger pages, the header of a segment shares its page with frames. If a
+failed write destroys that page, the header is lost, too, and the next opening of the log raises ``Damaged``.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ class Frame(NamedTuple):
 @dataclass(slots=True)
 class Tail:
     """The current segment, and the position of its next frame. ``crc`` is the checksum of the bytes written so far,
-    including the header page. It is None if the segment was opened again, since the segment would have to be read for
-    it."""
+    including the header page. ``crc`` is None if the segment was opened again, since the whole segment would have to be
+    read to compute it."""
 
     header: SegmentHeader
     file: File
     offset: int = FIRST_FRAME
     synced: int = 0
-    """The offset up to which the segment is synced. It is 0 until the header page is synced together with the first
-    frames."""
+    """The offset up to which the segment is synced. ``synced`` is 0 until the header page is synced together with the
+    first frames."""
     last_frame: int = 0
     first_vlsn: Vlsn = NULL_VLSN
     last_vlsn: Vlsn = NULL_VLSN
@@ -106,8 +106,9 @@ class Tail:
             del self.frames[:gone]
 
     def forget_after(self, vlsn: Vlsn) -> None:
-        """Marks the blocks after ``vlsn``, which are being rolled back, as dropped. A replacement must not write these
-        blocks again. The running checksum becomes unknown, since it includes the blocks' flags, which change."""
+        """Marks the blocks after ``vlsn``, which are being rolled back, as dropped. A replacement must not write
+        dropped blocks again. The running checksum becomes unknown, since it includes the blocks' flags, which
+        change."""
         self.keep([frame._replace(dropped=True) if frame.last > vlsn else frame for frame in self.frames])
         self.crc = None
 

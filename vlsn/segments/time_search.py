@@ -40,8 +40,8 @@ class TimeSearch:
 
     @property
     def result(self) -> Vlsn:
-        """The VLSN found, once ``part`` has returned None. It is the VLSN after ``last`` if no block was sealed at
-        ``time_us`` or later."""
+        """The VLSN found, once ``part`` has returned None. If no block was sealed at ``time_us`` or later, the result
+        is the VLSN after ``last``."""
         return self._at if self._found else Vlsn(self._last + 1)
 
     def part(self) -> tuple[Vlsn, Vlsn] | None:

@@ -43,8 +43,8 @@ class Columns(NamedTuple):
 def visible_blocks(
     disk: Disk, directory: str, segments: Sequence[SegmentInfo], *, start: Lsn, end: Lsn
 ) -> Iterator[Columns]:
-    """Yields the visible blocks of ``segments`` (ascending), one window at a time. All of these blocks are synced. They
-    are in the frames from ``start`` (0: the first frame) to ``end`` (exclusive)."""
+    """Yields the visible blocks of ``segments`` (ascending), one window at a time. The blocks are those in the frames
+    from ``start`` (0: the first frame) to ``end`` (exclusive), all of which are synced."""
     last = 0
     for info in segments:
         if not info.active or not lsn_file(start) <= info.number <= lsn_file(end):

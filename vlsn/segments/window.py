@@ -1,7 +1,7 @@
 """A reader's window of a segment: verified, consecutive blocks, up to the size that the caller wants.
 
-A window has the bytes of some complete frames of one segment. A block in these frames is used if it is visible,
-continues the block before it, has wanted entries and a correct checksum. The first other block ends the window.
+A window has the bytes of some complete frames of one segment. A block in a window is used if it is visible, continues
+the block before it, has wanted entries and a correct checksum. At the first block that is not used, the window ends.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class Taking:
         return len(good) if good.all() else int(good.argmin())
 
     def _fitting(self, visible: Walk, low: int, high: int) -> int:
-        """Returns how many blocks from ``low`` on fit the remaining size. It is at least 1 for the reader's very first
-        block."""
+        """Returns how many blocks from ``low`` on fit the remaining size. The very first block of a call is always
+        included."""
         totals = np.cumsum(visible.headers["length"][low:high], dtype=np.int64)
         fitting = int(np.searchsorted(totals, self.room, side="right"))
         return max(fitting, min(1, high - low)) if not self.first else fitting

@@ -8,8 +8,8 @@ the notes gives a table that is the same on every node.
 1. One set of VLSNs holds all acknowledgements of a destination. The set also contains the VLSNs between messages, so
    acknowledgements in order make a single interval of VLSNs. The set's first interval ends at the *floor*.
 2. A note of acknowledgements is valid from the VLSN of its COMMIT entry on. A note is folded once its COMMIT is durable
-   and synced on this node. No rollback can undo such a COMMIT, so a fold is never undone. Until then the table keeps
-   the note unfolded.
+   and synced on this node. No rollback can undo a durable COMMIT, so a fold is never undone. The table keeps all other
+   notes unfolded.
 3. The fold checks the limits in log order, so every node ignores the same notes that exceed a limit. A master refuses
    such notes before they are logged, so the log contains such a note only by an error.
 4. The table can be rolled back to any VLSN from ``settled`` on, since notes are kept until a checkpoint has settled
@@ -48,8 +48,8 @@ _TRY_MAX: Final = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class AckLimits:
-    """The limits of the table of acknowledgements. They must be the same on every node; otherwise the nodes' tables
-    would differ."""
+    """The limits of the table of acknowledgements. The limits must be the same on every node; otherwise the nodes'
+    tables would differ."""
 
     destinations: int = DESTINATIONS_MAX
     intervals: int = ACK_INTERVALS_MAX
@@ -137,7 +137,7 @@ class Acked:
 
     since: Vlsn
     done: VlsnSet
-    """The acknowledged VLSNs. They include the dead messages, which were delivered too often."""
+    """The acknowledged VLSNs. Dead messages (delivered too often) are included."""
     tries: Tries = field(default_factory=Tries)
     dead: VlsnSet = field(default_factory=VlsnSet)
 
@@ -211,8 +211,8 @@ class AckTable(LogTable):
         record = record or AcksRecord()
         self._settled: Tables = {uuid: Acked.of(table) for uuid, table in record.tables.items()}
         self.folded: Tables = dict(self._settled)
-        """The acknowledgements of each destination as of ``folded_to``, by the destinations' uuids. Only this class
-        changes the dict."""
+        """The acknowledgements of each destination as of ``folded_to``, by the destinations' uuids. Only ``AckTable``
+        changes this dict."""
         self._notes: list[_Noted] = []
         """The notes of acknowledgements after VLSN ``settled``, in log order."""
         self._done = 0
@@ -244,7 +244,7 @@ class AckTable(LogTable):
 
     def advance(self, vlsn: Vlsn) -> None:
         """Folds the notes up to ``vlsn``. The log must be durable, and synced on this node, up to ``vlsn``, so that no
-        rollback undoes these notes."""
+        rollback undoes the folded notes."""
         if vlsn <= self.folded_to:
             return
         self.folded_to = vlsn
@@ -254,8 +254,8 @@ class AckTable(LogTable):
             self._done = end
 
     def settle(self, vlsn: Vlsn) -> None:
-        """Settles all notes up to ``vlsn``, which must be durable and synced on this node. Afterwards the table cannot
-        be rolled back to before ``vlsn``."""
+        """Settles all notes up to ``vlsn``, which must be durable and synced on this node. After ``settle``, the table
+        cannot be rolled back to before ``vlsn``."""
         self.advance(vlsn)
         if vlsn <= self.settled:
             return
@@ -289,7 +289,7 @@ class AckTable(LogTable):
         self.folded_to = Vlsn(self.settled)
 
     def check_fill(self, known: AckTable, vlsn: Vlsn) -> None:
-        """Compares this table with ``known``, another copy's table as of ``vlsn``. The two must agree on the
+        """Compares this table with ``known``, another copy's table as of ``vlsn``. The two tables must agree on the
         destinations that began after ``lacks_to``. Raises ``ValueError`` if they do not."""
         self.check_exact(vlsn, "acknowledgements")
         mine = {uuid: table for uuid, table in self._as_of(vlsn).items() if table.since > self.lacks_to}

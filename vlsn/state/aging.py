@@ -37,7 +37,8 @@ SEEN_MAX = 64
 
 
 class Seen:
-    """Rule 2 (how long this process has had the segments) for one open log. It is used on the owner's thread only."""
+    """Rule 2 (how long this process has had the segments) for one open log. The class is used on the owner's thread
+    only."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
@@ -56,7 +57,7 @@ class Seen:
 
 
 class Allowance:
-    """Rule 4 (the allowance) for one open log. It is used on the owner's thread only."""
+    """Rule 4 (the allowance) for one open log. The class is used on the owner's thread only."""
 
     def __init__(self) -> None:
         self._left = 0.0
@@ -108,7 +109,7 @@ def believed(
     belief: Belief | None,
 ) -> Aged:
     """Limits, by ``belief``, the ``wanted`` segments that are to be removed for their age. If ``belief`` is None, all
-    of these segments may be removed."""
+    segments that are wanted removed for their age may be removed."""
     aged = [segment for segment, reason in wanted if reason == "age"]
     if belief is None:
         return Aged(aged, len(aged), len(aged))

@@ -87,7 +87,8 @@ def held_in(kept: Mapping[str, Kept]) -> dict[str, Vlsn]:
 
 
 class ConsumerHolds(FollowingHolds):
-    """The holds that a log's consumers place on it. They are used on the owner's thread only, under the log's latch."""
+    """The holds that a log's consumers place on it. The holds are used on the owner's thread only, under the log's
+    latch."""
 
     def __init__(self, holds: Holds, small: SmallState) -> None:
         super().__init__(holds, Owner.CONSUMER)

@@ -1,5 +1,5 @@
-"""Destinations: named subscriptions with acknowledgements. Their settings are in the small state (the log's table of
-names and values).
+"""Destinations: named subscriptions with acknowledgements. The settings of destinations are in the small state (the
+log's table of names and values).
 
     dest/orders     {"uuid": "8a87…", "prefix": "order-", "full_policy": "page", …}
 
@@ -80,7 +80,7 @@ class DestinationSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     @property
     def level(self) -> int:
         """The group's level (version of the formats) that these settings need. A binary of an earlier level could not
-        read these settings."""
+        read the settings."""
         later = (self.redelivery_delay_s, self.redelivery_factor - 1.0, self.redelivery_delay_s_max, self.max_out)
         return REDELIVERY if any(later) else DESTINATIONS
 
@@ -202,8 +202,8 @@ def views_of(kept: Mapping[str, Kept], acks: AckTable) -> list[DestinationView]:
 
 
 class Destinations(FollowingHolds):
-    """The destinations of one log, and the holds that the destinations place on the log. They are used on the owner's
-    thread only, under the log's latch."""
+    """The destinations of one log, and the holds that the destinations place on the log. This object is used on the
+    owner's thread only, under the log's latch."""
 
     def __init__(self, holds: Holds, small: SmallState, acks: AckTable) -> None:
         super().__init__(holds, Owner.DESTINATION)
@@ -211,8 +211,8 @@ class Destinations(FollowingHolds):
         self._acks = acks
 
     def views(self) -> list[DestinationView]:
-        """Returns all destinations as of the VLSN up to which acknowledgements are folded. That VLSN is durable, and
-        synced on this node."""
+        """Returns all destinations as of the VLSN up to which acknowledgements are folded. Acknowledgements are folded
+        only up to a VLSN that is durable, and synced on this node."""
         if not len(self._acks):
             return []
         return views_of(self._small.as_of(self._acks.folded_to), self._acks)

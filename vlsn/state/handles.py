@@ -51,8 +51,8 @@ class Handles(EvictingTable[Produced]):
         silent: int = PRODUCER_SILENT_VLSNS,
         lacks_to: int = 0,
     ) -> None:
-        """Builds the table from ``record``. An old ``record`` may have no field for missing rows. In that case the
-        table misses at least some rows up to VLSN ``lacks_to``."""
+        """Builds the table from ``record``. If ``record`` is older than the field for missing rows, the table misses at
+        least some rows up to VLSN ``lacks_to``."""
         record = record or ProducersRecord()
         super().__init__(silent=silent, forgotten_to=record.forgotten_to, keyed=record.keyed)
         self._most = REMEMBERED if most is None else most

@@ -1,5 +1,5 @@
-"""The history of a log: all that follows from its entries, such as terms, the group, and the producers. It can be
-computed as of any VLSN that is still needed.
+"""The history of a log: all that follows from its entries, such as terms, the group, and the producers. The history can
+be computed as of any VLSN that is still needed.
 
 The history is derived from visible blocks alone. Checkpoints store the history as the state record. A GROUP entry is in
 force as soon as it is in the log, until it is rolled back. So the history keeps the durable GROUP entry, and also the
@@ -132,7 +132,8 @@ class History:
         return Term(self.term_runs[index].term)
 
     def note_term(self, term: int, first: int, last: int) -> None:
-        """Notes that blocks with VLSNs ``first`` to ``last`` are of ``term``. They must follow the known blocks."""
+        """Notes that blocks with VLSNs ``first`` to ``last`` are of ``term``. The noted blocks must follow the known
+        blocks."""
         runs = self.term_runs
         if runs and runs[-1].term == term:
             assert first == runs[-1].last + 1, (first, runs[-1])
@@ -171,8 +172,8 @@ class History:
             self.producers.limit_from(vlsn, _producers_max(self.level, self.set))
 
     def note_submissions(self, rows: list[Produced]) -> None:
-        """Notes submissions of producers, and commits of transactions with handles. They must be after all those noted
-        before."""
+        """Notes submissions of producers, and commits of transactions with handles. All of them must be after the
+        submissions and commits noted before."""
         handles = [row for row in rows if row[1] == HANDLE_SEQUENCE]
         if handles:
             self.commits.note(handles)
@@ -211,8 +212,8 @@ class History:
             del self.txn_ends[0]
 
     def lacks_group(self, first: Vlsn, dtvlsn: Vlsn) -> bool:
-        """Returns whether the newest GROUP entry that no rollback can undo is unknown. It is unknown if the log, which
-        begins at ``first``, was cleaned past that entry and has lost the state record with it."""
+        """Returns whether the newest GROUP entry that no rollback can undo is unknown. The entry is unknown if the log,
+        which begins at ``first``, was cleaned past the entry and has lost the state record with it."""
         return first > 1 and (not self.groups or self.groups[0][0] > dtvlsn)
 
     def found_state(self, known: History, vlsn: Vlsn) -> None:
@@ -302,9 +303,10 @@ class History:
     def checkpoint(
         self, vlsn: Vlsn, *, trimmed_to: Vlsn, first_segment: int
     ) -> Callable[[], tuple[StateRecord, dict[str, TableChanges] | None]]:
-        """Copies the content of a checkpoint as of ``vlsn``. The caller must store it. The returned function makes the
-        record, and the rows that changed since the last checkpoint, on any thread. From a certain level on, tables have
-        keys of their own. Below that level the function returns None for the rows, since the record holds all rows."""
+        """Copies the content of a checkpoint as of ``vlsn``. The caller must store the content. The returned
+        function makes the record, and the rows that changed since the last checkpoint, on any thread. At a low level
+        of the log, tables have no keys of their own; the function then returns None for the rows, since the record
+        holds all rows."""
         if self.level_at(vlsn) < KEYED_FROM_LEVEL:
             whole = self.snapshot(vlsn, trimmed_to=trimmed_to, first_segment=first_segment)
             self.keep_all()

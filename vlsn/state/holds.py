@@ -41,12 +41,12 @@ class Owner(StrEnum):
     DESTINATION = "destination"
     """A destination whose unacknowledged messages are in the log (``destinations``)."""
     BACKUP = "backup"
-    """A program that copies an embedded log's segments. It calls ``Log.hold(name, 0, owner=Owner.BACKUP)`` for the time
-    of the copy."""
+    """A program that copies an embedded log's segments. The program calls ``Log.hold(name, 0, owner=Owner.BACKUP)`` for
+    the time of the copy."""
     RESTORE = "restore"
     """Another node that restores its log from this node."""
     CHECKPOINT = "checkpoint"
-    """The log's own hold on the part that its next opening reads. This hold is never dropped."""
+    """The log's own hold on the part that its next opening reads. The log's own hold is never dropped."""
 
 
 @dataclass(slots=True, eq=False)
@@ -62,7 +62,7 @@ class Hold:
     on_dropped: Callable[[Vlsn], None] = field(repr=False)
     """A function that is called when the hold is dropped, with the first VLSN that will remain."""
     live: bool = True
-    """False once the hold was released, replaced or dropped. It keeps nothing then."""
+    """False once the hold was released, replaced or dropped. A hold that is not live keeps nothing."""
 
     def __str__(self) -> str:
         return f"{self.owner} {self.name}"
@@ -96,9 +96,9 @@ class Holds:
     def place(
         self, owner: Owner, name: str, vlsn: Vlsn, *, on_dropped: Callable[[Vlsn], None] = lambda _: None
     ) -> Hold:
-        """Places a hold from ``vlsn`` on (0: the whole log). It replaces an older hold of the same owner and name.
-        Raises ``Trimmed`` if some of these VLSNs were removed or are about to be. Raises ``BadArgument`` for a bad name
-        or too many holds."""
+        """Places a hold from ``vlsn`` on (0: the whole log). The new hold replaces an older hold of the same owner and
+        name. Raises ``Trimmed`` if some VLSN from ``vlsn`` on was removed or is about to be removed. Raises
+        ``BadArgument`` for a bad name or too many holds."""
         if not 1 <= len(name) <= NAME_MAX or not name.isprintable():
             raise BadArgument(f"{name[:NAME_MAX]!r} is no name of a hold; use 1 to {NAME_MAX} printable characters")
         first = Vlsn(self.floor + 1)
@@ -128,9 +128,9 @@ class Holds:
 
 
 class FollowingHolds:
-    """The holds of one owner, by name. ``follow`` makes them equal to the wanted holds. They are used on the owner's
-    thread only, under the latch. ``dropped`` is called when a hold was too far behind, with the hold's name and the
-    first VLSN that will remain."""
+    """The holds of one owner, by name. ``follow`` makes them equal to the wanted holds. The holds are used on the
+    owner's thread only, under the latch. ``dropped`` is called when a hold was too far behind, with the hold's name and
+    the first VLSN that will remain."""
 
     def __init__(self, holds: Holds, owner: Owner) -> None:
         self.dropped: Callable[[str, Vlsn], None] = lambda name, first: None

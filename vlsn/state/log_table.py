@@ -58,7 +58,8 @@ class LogTable:
         self.settled = max(self.settled, self.lacks_to)
 
     def give_up_lost(self) -> None:
-        """Gives up the missing part of the table. Its values are treated as never set, or as forgotten."""
+        """Gives up the missing part of the table. Values in the missing part are treated as never set, or as
+        forgotten."""
         self.lacks_to = NULL_VLSN
 
     def check_exact(self, vlsn: Vlsn, what: str) -> None:

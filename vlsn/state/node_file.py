@@ -17,8 +17,8 @@ Opening the file makes both slots equal.
 
 Every later version keeps the magic, the version and the crc at these offsets. The version is the level (``levels``)
 that the node has promised to read. A binary that does not support that level refuses the file. Opening the file first
-syncs it, and then reads it from the medium, not from the page cache. Otherwise a promise that was only in the page
-cache could be lost later.
+syncs it, and then reads it from the medium, not from the page cache. Without the sync, a promise that is only in the
+page cache could be lost later.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class NodeFile:
     def __init__(self, file: File, record: NodeRecord) -> None:
         self._file = file
         self.record = record
-        """The record that both slots have; it is synced."""
+        """The record that is in both slots, synced."""
         self._failed = False
 
     @classmethod

@@ -82,8 +82,8 @@ class LogOptions:
     """The most bytes of log that one hold may keep from being removed. 0: no limit."""
     durable_when_synced: bool = True
     """If True, an embedded log treats entries as durable once it has synced them. If False, the log's owner reports
-    which entries are durable (``Log.raise_durable``), and may roll back the other entries. That is for an owner that
-    keeps copies elsewhere."""
+    which entries are durable (``Log.raise_durable``), and may roll back the other entries. The value False is for an
+    owner that keeps copies elsewhere."""
 
     def __post_init__(self) -> None:
         for name, (low, high) in _BOUNDS.items():

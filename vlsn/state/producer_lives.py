@@ -43,9 +43,10 @@ them."""
 
 @dataclass(frozen=True, slots=True)
 class ProducerLimits:
-    """The limits of the table of producers. They must be the same on every node; otherwise the nodes' tables would
-    differ. The *recent* producers are the ``recent`` ones with the newest submissions. Of a recent producer, the last
-    ``remembered`` submissions are remembered. Of any other producer, the last ``least`` submissions are remembered."""
+    """The limits of the table of producers. The limits must be the same on every node; otherwise the nodes' tables
+    would differ. The *recent* producers are the ``recent`` ones with the newest submissions. Of a recent producer, the
+    last ``remembered`` submissions are remembered. Of any other producer, the last ``least`` submissions are
+    remembered."""
 
     producers: int = PRODUCERS_AT_LEVEL_1
     """The limit on the number of producers, unless an entry of the log has set another (``Producers.limit_from``)."""
@@ -56,8 +57,8 @@ class ProducerLimits:
 
 
 class ProducerPlace(msgspec.Struct, frozen=True):
-    """The place of a producer. ``next`` is the sequence that its next submission must have. The other fields describe
-    its last submission."""
+    """The place of a producer. ``next`` is the sequence that its next submission must have. All other fields describe
+    the producer's last submission."""
 
     next: int = 0
     first: int = 0
@@ -66,9 +67,9 @@ class ProducerPlace(msgspec.Struct, frozen=True):
 
 
 class Rows(msgspec.Struct, frozen=True, gc=False):
-    """Consecutive submissions of one producer. All columns have the same length, and have at least one row. These
-    objects are excluded from garbage collection, which would pause the process to visit them. They are in no reference
-    cycle."""
+    """Consecutive submissions of one producer. All columns have the same length, and have at least one row. Objects of
+    this class are excluded from garbage collection, which would pause the process to visit them. Such an object is in
+    no reference cycle."""
 
     begin: int
     """The sequence of the submission in the first row."""

@@ -9,8 +9,8 @@ master, an opening of the log or a rollback:
    the table has only the last ``least`` submissions of that life.
 2. A producer whose last submission is more than ``silent`` VLSNs back is forgotten. When a new producer would exceed
    the log's limit at that VLSN, the producers with the oldest last submissions are removed. No producer with a
-   submission after ``forgotten_to`` was removed. So if such a submission is not in the table, it was never logged. An
-   older submission that is not in the table may have been forgotten.
+   submission after ``forgotten_to`` was removed. So if a submission after ``forgotten_to`` is not in the table, it was
+   never logged. An older submission that is not in the table may have been forgotten.
 3. The table, with its limit, can be rolled back to any VLSN from ``settled`` on. Rows that only a rollback to an
    earlier VLSN would need are dropped.
 4. If a cleaned log has lost its state record, the table misses the submissions up to ``lacks_to``. Until they are
@@ -21,8 +21,8 @@ master, an opening of the log or a rollback:
                VLSN 1   2   3   4     truncate(3):  A: next 2       settle(2): only VLSN 3 and 4 can be undone
 
 ``checkpoint`` writes either the lives that changed since the last checkpoint, or all lives. If only changed lives are
-written, the caller's cost is constant. If all lives are written, the caller's cost is about 50 ns for each life. The
-rest of the work is done on any thread.
+written, the caller's cost is constant. If all lives are written, the caller's cost is about 50 ns for each life. All
+other work of a checkpoint is done on any thread.
 
 The memory of the table is at most (``recent`` × ``remembered`` + ``producers`` × ``least``) × 24 bytes, 600 bytes for
 each producer, and 24 bytes for each submission since the settled VLSN. A submission costs a few operations on dicts and
@@ -139,7 +139,7 @@ class Producers(EvictingTable[Life]):
     # Changes of the lives.
 
     def note(self, rows: Iterable[Produced]) -> None:
-        """Notes submissions in log order. They must be after all submissions noted before."""
+        """Notes submissions in log order. The submissions must be after all submissions noted before."""
         recent, silent, changed = self._recent, self.limits.silent, self._changed
         many = self.limits.remembered + SPARE_ROWS + 1
         for row in rows:
@@ -382,7 +382,7 @@ def _goes_on(noted: Part, told: Part, forgotten_to: int) -> bool:
 
 
 def _encoded(lives: Mapping[int, Rows], vlsn: int, limits: ProducerLimits) -> Encoded[tuple[int, Rows]]:
-    """Encodes ``lives`` as of ``vlsn``. All of these lives must have existed at ``vlsn``."""
+    """Encodes ``lives`` as of ``vlsn``. All ``lives`` must have existed at ``vlsn``."""
 
     def encode(life: tuple[int, Rows]) -> tuple[int, bytes]:
         producer, rows = life

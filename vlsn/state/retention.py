@@ -101,7 +101,7 @@ def wanted(
 ) -> list[tuple[Segment, str]]:
     """Returns the segments that should be removed, oldest first, each with the reason. ``segments`` are ascending, and
     ``total_bytes`` is the size of all files. ``sealed_us`` returns the time at which a segment's last entry was sealed
-    (0: not known, so the segment is not removed for age). It is called for as few segments as possible."""
+    (0: not known, so the segment is not removed for age). ``sealed_us`` is called for as few segments as possible."""
     found: list[tuple[Segment, str]] = []
     left = total_bytes
     for segment in segments[:SEGMENTS_AT_ONCE_MAX]:

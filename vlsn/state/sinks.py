@@ -37,8 +37,8 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{32}\Z", re.ASCII)
 
 
 class SinkState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The state of a sink: the part that was logged last. It is number ``part`` (from 1 on) of ``parts`` parts of batch
-    ``batch`` of the query ``query``.
+    """The state of a sink: the part that was logged last. The last part has number ``part`` (from 1 on) of ``parts``
+    parts of batch ``batch`` of the query ``query``.
 
     ``rows`` is the number of rows in the batch's parts so far, and ``total`` the number of rows in the whole batch.
     ``digest`` is computed over the rows so far, in their order. ``first`` is the VLSN of the batch's first row, or 0 in
@@ -106,7 +106,7 @@ def is_run(name: str) -> bool:
 
 
 def state_of(kept: Kept | None) -> PlacedSink | None:
-    """Decodes the state of a sink. Returns None if the value is missing or is not such a state."""
+    """Decodes the state of a sink. Returns None if the value is missing or is not the state of a sink."""
     state = decoded(kept, _decoder)
     return PlacedSink(kept.vlsn, state) if kept is not None and state is not None else None
 

@@ -45,7 +45,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SmallStateLimits:
-    """The limits of the small state. They must be the same on every node; otherwise the nodes' tables would differ."""
+    """The limits of the small state. The limits must be the same on every node; otherwise the nodes' tables would
+    differ."""
 
     names: int = SMALL_STATE_NAMES_MAX
     name_bytes: int = SMALL_STATE_NAME_BYTES_MAX
@@ -189,8 +190,8 @@ class SmallState(LogTable, Mapping[str, Kept]):
     # Filling a missing part.
 
     def check_fill(self, known: SmallState, vlsn: Vlsn) -> None:
-        """Compares this table with ``known``, another copy's table as of ``vlsn``. The two must agree on values set
-        after ``lacks_to``. Raises ``ValueError`` if they do not."""
+        """Compares this table with ``known``, another copy's table as of ``vlsn``. The two tables must agree on values
+        set after ``lacks_to``. Raises ``ValueError`` if they do not."""
         self.check_exact(vlsn, "small state")
         mine = {name: kept for name, kept in self.as_of(vlsn).items() if kept.vlsn > self.lacks_to}
         theirs = {name: kept for name, kept in known.items() if kept.vlsn > self.lacks_to}

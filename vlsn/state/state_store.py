@@ -11,8 +11,9 @@
 
 The values are JSON with the store's checksum, except for producers' lives. Fields that a later version adds are
 ignored. From level 2 on, lives have keys of their own, so that a checkpoint writes only the lives that changed. Below
-level 2 the record contains the lives. Unlike the index, the ``state`` store cannot always be rebuilt from the log. A
-``state`` store is set aside if it cannot be read, or if there is a gap between its last VLSN and the log's first VLSN.
+level 2 the state record contains the producers' lives. Unlike the index, the ``state`` store cannot always be rebuilt
+from the log. A ``state`` store is set aside if it cannot be read, or if there is a gap between its last VLSN and the
+log's first VLSN.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ PREFIXES = {"producers": b"p", "commits": b"t", "acks": b"a"}
 """For each table with keys of its own (a field of the state record), the first byte of the keys. No other key begins
 with that byte."""
 KEYED_FROM_LEVEL = 2
-"""The level from which on producers' lives have keys of their own. A binary of an earlier level would see no lives in
-such a store."""
+"""The level from which on producers' lives have keys of their own. A binary of an earlier level would see no lives in a
+store with such keys."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +66,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The state that follows from the entries up to ``vlsn``. That VLSN is durable, and synced on this node.
+    """The state that follows from the entries up to ``vlsn``. ``vlsn`` is durable, and synced on this node.
 
     All fields except ``OWN_FIELDS`` follow from the entries, and are the same in every copy of the log.
     """
@@ -98,8 +99,8 @@ class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
     settings_vlsn: Vlsn = NULL_VLSN
     """The VLSN of the entry that set the newest of the settings; 0 if no entry has set any."""
     founding: str = ""
-    """The log's name (``own_entries.founding_of``). It is empty if an earlier version has cleaned away the first entry,
-    which contains the name."""
+    """The log's name (``own_entries.founding_of``). The name is empty if an earlier version has cleaned away the first
+    entry, which contains the name."""
 
     def check(self) -> None:
         """Raises ``ValueError`` for a record that no log can produce."""
@@ -145,7 +146,8 @@ class StoredEnds:
 
 
 class StateStore:
-    """The ``state`` store of one log. It may be read on any thread. ``save`` is called on the store's thread only."""
+    """The ``state`` store of one log. The store may be read on any thread. ``save`` is called on the store's thread
+    only."""
 
     def __init__(self, store: KeyValue) -> None:
         self._store = store
@@ -155,8 +157,8 @@ class StateStore:
         return self._read(CHECKPOINT_KEY, Checkpoint)
 
     def record(self) -> StateRecord | None:
-        """Returns the state record with all rows of its tables, wherever the store has them. Raises ``Damaged``, or
-        ``WrongVersion`` for a level that this binary cannot read."""
+        """Returns the state record with all rows of its tables, whether the rows are in the record or under keys of
+        their own. Raises ``Damaged``, or ``WrongVersion`` for a level that this binary cannot read."""
         record = self._read(RECORD_KEY, StateRecord)
         if record is None:
             return None

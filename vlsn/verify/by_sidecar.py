@@ -1,5 +1,5 @@
 """Inspects a sealed segment with its sidecar (a file with the segment's frame offsets and one checksum over all bytes).
-This needs no Python step for each frame.
+The inspection needs no Python step for each frame.
 
 The segment is read in windows, each of which has a number of complete frames, so only a few windows are in memory at a
 time. A window stays in the processor's cache while its checksum is computed and its headers are checked by column.
@@ -42,8 +42,8 @@ WINDOW_BYTES = 768 * KIB
 
 class Columns:
     """Columns with the kept values of each block of a segment. The columns are overwritten for each segment, since
-    touching new memory costs more than filling it. So the columns of a segment are valid only until the next segment is
-    read."""
+    touching new memory costs more than filling it. So the columns of one segment are valid only until the next segment
+    is read."""
 
     def __init__(self) -> None:
         self._rows: Rows = np.empty((COLUMNS, 0), dtype=np.int64)

@@ -43,8 +43,8 @@ def followed(crcs: U32, columns: NDArray[np.uint8]) -> U32:
 
 @cache
 def _matrices(position: int) -> U32:
-    """Returns the tables for 0 to 15 times ``16 ** position`` zero bytes. For each of these 16 values there are four
-    tables of 256 numbers."""
+    """Returns the tables for 0 to 15 times ``16 ** position`` zero bytes. For each of the 16 numbers of zero bytes
+    there are four tables of 256 numbers."""
     same: U32 = (np.arange(256, dtype=np.uint32) << np.arange(0, 32, 8, dtype=np.uint32)[:, None]).reshape(-1)
     if position:
         before = _matrices(position - 1)

@@ -43,7 +43,7 @@ _UNREADABLE, _TORN_TAIL = 0, 255  # values that no kind of frame has
 
 
 class DumpRow(msgspec.Struct, frozen=True, gc=False):
-    """The row of one frame. Its fields, in this order, become the JSON object."""
+    """The row of one frame. The fields of a row, in this order, become the JSON object."""
 
     file: str
     offset: int
@@ -127,14 +127,14 @@ def _may_hold(chain: Chain, position: int, wanted: DumpFilter) -> bool:
         return False
     if wanted.all or link.last:
         return True
-    # This is the last VLSN of the log when the next segment was begun. No visible block in the present segment has a
-    # higher VLSN.
+    # ``following`` is the last VLSN that the log had when the next segment was begun. No visible block in the present
+    # segment has a higher VLSN.
     following = chain.links[position + 1].prev_last_vlsn
     return not 0 < following < wanted.from_vlsn
 
 
 def _frames(disk: Disk, chain: Chain, position: int, stated: Stated, buf: bytearray) -> _Frames:
-    """Locates the frames of one segment. Afterwards, ``buf`` has the segment's bytes."""
+    """Locates the frames of one segment. On return, ``buf`` has the segment's bytes."""
     link = chain.links[position]
     before = link.prev_last_vlsn or _last_vlsn_before(disk, chain, position, stated, buf)
     found, size = inspected(disk, link, stated, buf)
@@ -225,7 +225,7 @@ class _Frames:
         return (lsns >= wanted.from_lsn) & (lsns <= (wanted.to_lsn if wanted.to_lsn is not None else lsns))
 
     def row(self, buf: bytearray, index: int) -> DumpRow:
-        """Makes the row number ``index``. ``buf`` must have the segment's bytes."""
+        """Makes the dump's row for frame ``index``. ``buf`` must have the segment's bytes."""
         link, offset = self.link, int(self.offsets[index])
         head = self.heads[self.head_of[index]] if self.head_of[index] >= 0 else None
         return DumpRow(

@@ -1,5 +1,5 @@
-"""The rules for statements of durability in a log. Such a statement is a DTVLSN (durable end). DTVLSNs never decrease
-and never exceed the log's end, and entries up to a stated DTVLSN are never rolled back.
+"""The rules for statements of durability in a log. A statement of durability is a DTVLSN (durable end). DTVLSNs never
+decrease and never exceed the log's end, and entries up to a stated DTVLSN are never rolled back.
 
     VLSN     11  12  13  14 │ ROLLBACK_START(matchpoint 11)        block 14 says: durable up to 12
     DTVLSN    9   9  11  12 │                                      wrong: 12 is rolled back though durable

@@ -1,8 +1,8 @@
 """Reads the frames (envelopes of blocks) of one segment, recomputes every checksum, and finds damage and the torn tail.
 
 1. A frame that cannot be read is *damage* if something says that it was synced: the ``synced`` field of a later frame,
-   or ``stated``. Otherwise the log ends before that frame, in a torn tail, whatever the later bytes are. In a segment
-   whose end is known, everything bad is damage.
+   or ``stated``. If nothing says so, the log ends before the unreadable frame, in a torn tail, whatever the later bytes
+   are. In a segment whose end is known, everything bad is damage.
 2. Reading continues after damage: later frames are found by their magic, salt and crc, at every 8 bytes. So one flipped
    bit does not hide another. If a bad frame's length still leads to the next frame, the bad frame is marked. Any other
    damage is a gap:
@@ -11,8 +11,8 @@
               good=False      gap (start, end)
 
 Checksums are computed for runs of frames that fit the processor's cache, by ``map`` over C functions. The crc32c of a
-frame's payload is computed once. From these checksums, those of the payloads' parts and of the whole frames are derived
-by column.
+frame's payload is computed once. From the payloads' checksums, those of the payloads' parts and of the whole frames are
+derived by column.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from vlsn.verify.crc_shift import U32, followed, shifted
 
 Bools = NDArray[np.bool_]
 Compared = Callable[[Sequence[Buffer]], bytes]
-"""The type of a function that makes the bytes by which payloads are compared. It returns the same number of bytes for
-each payload, concatenated."""
+"""The type of a function that makes the bytes by which payloads are compared. The function returns the same number of
+bytes for each payload, concatenated."""
 
 _RUN_BYTES: Final = 256 * KIB
 _RUN_FRAMES: Final = 4096

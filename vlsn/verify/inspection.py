@@ -48,7 +48,7 @@ class Rule(StrEnum):
     """There is no frame where one must be."""
     FRAME_CRC = "frame-crc"
     UNREADABLE = "unreadable"
-    """The disk cannot read these bytes."""
+    """The disk cannot read some bytes of the file."""
     BLOCK_HEADER = "block-header"
     BLOCK_BODY = "block-body"
     TRANSACTION = "transaction"
@@ -146,14 +146,15 @@ def inspect(buf: Bytes, *, size: int, salt: int, end: int | None, name: str, sta
 
 
 def inspected(disk: Disk, link: Link, stated: Stated, buf: bytearray) -> tuple[Inspected, int]:
-    """Inspects a segment of a chain. Afterwards, ``buf`` has the segment's bytes; their number is returned, too."""
+    """Inspects a segment of a chain. On return, ``buf`` has the segment's bytes; the number of bytes is returned,
+    too."""
     size, lost = read_segment(disk, link, buf)
     found = inspect(
         buf, size=size, salt=link.salt, end=link.end, name=link.info.path, stated=stated.offset_in(link.number)
     )
     for start, end in lost:
-        # This fault is reported in addition to the other faults at that place. It only says that the bytes cannot be
-        # read, and not whether they were synced.
+        # Unreadable bytes are reported in addition to the other faults at that place. The report only says that the
+        # bytes cannot be read, and not whether they were synced.
         if start not in [gap for gap, _ in found.gaps]:
             found.gaps.append((start, end))
         found.faults.insert(0, Fault(Rule.UNREADABLE, start, f"the disk does not give {end - start} bytes"))

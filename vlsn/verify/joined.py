@@ -66,8 +66,8 @@ class Joined:
 
 
 def claimed(segments: Iterable[Facts]) -> tuple[int, list[Fault]]:
-    """Compares the durable ends that the segments (ascending) state. Returns the last VLSN that must be durable by
-    these statements, and the faults."""
+    """Compares the durable ends that the segments (ascending) state. Returns the last VLSN that must be durable by the
+    segments' statements, and the faults."""
     unheld: list[Fault] = []
     said = shown = 0
     for segment in segments:

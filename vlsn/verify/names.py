@@ -4,7 +4,7 @@ have the same content, even if a rollback has abandoned one of them.
     00000002.vlog   … 41 ✗42 42'         42 and 42' are of term 3 and differ: two blocks have one name
 
 While segments are read from the last to the first, the names of rolled back blocks are collected. At the end, a segment
-is read again if one of its visible blocks may have such a name.
+is read again if one of its visible blocks may have the name of a rolled back block.
 """
 
 from __future__ import annotations

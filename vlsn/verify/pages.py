@@ -7,7 +7,7 @@ acknowledgements.
     TX_NOT_FOUND   the record was written, but never entered in the page table:
                    its messages are not delivered from this page, and are still in the log
 
-The acknowledgements are those of the last checkpoint. A node that was killed knows of later ones from its log.
+The listing uses the acknowledgements of the last checkpoint. A node that was killed knows of later ones from its log.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ def page_faults(disk: Disk, directory: str, stated: Stated) -> Iterator[tuple[st
 def _without_row(
     disk: Disk, directory: str, uuid: str, store: StoreRow, rows: dict[int, PageRow], acked: Acked | None
 ) -> Iterator[tuple[str, int, int, str]]:
-    """Yields the pages that must have a row in the table but have none. No other page has the messages of such a
-    page."""
+    """Yields the pages that must have a row in the table but have none. No other page has the messages of a page
+    without a row."""
     place = f"{DIRECTORY}/{uuid}"
     for name in disk.list(f"{directory}/{place}") if disk.exists(f"{directory}/{place}") else ():
         match = PAGE_FILE.match(name)

@@ -60,7 +60,8 @@ def check_submissions(rows: Submissions) -> tuple[Heard, list[Fault]]:
 class ProducerOrder:
     def __init__(self) -> None:
         self._known: Submissions = np.empty(0, ROW)
-        """The first submissions of producers after the segment that is checked. Their offsets are LSNs."""
+        """The first submissions of producers after the segment that is checked. The offsets of these submissions are
+        LSNs."""
 
     def cut(self) -> None:
         """Forgets the later segments' submissions, since earlier submissions may be missing."""

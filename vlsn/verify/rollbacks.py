@@ -93,8 +93,8 @@ class Rollbacks:
         self._unmatched = [each for each in self._unmatched if not is_here(*each)]
 
     def truncation_due(self, lsns: Offsets) -> Mask:
-        """Marks the blocks of a rollback after which nothing was logged. The index may still have mappings of these
-        blocks."""
+        """Marks the blocks of a rollback after which nothing was logged. The index may still have mappings of the
+        marked blocks."""
         due = np.zeros(len(lsns), dtype=np.bool_)
         for at, record in self._read:
             if at > self._last_block_lsn:

@@ -1,7 +1,7 @@
 """The chain of segments that make up a log, for tools that read the log from outside.
 
-The chain has the end and the salt of each segment, even if the segment's header page is lost. It also lists the missing
-segments. ``Stated`` has the ends up to which the log was synced, by the ``state`` store.
+The chain has the end and the salt of each segment, even if the segment's header page is lost. The chain also lists the
+missing segments. ``Stated`` has the ends up to which the log was synced, by the ``state`` store.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Link:
 
     @property
     def size(self) -> int:
-        """The bytes of the file that can belong to a segment. The limit protects readers of a rotten directory, where a
-        file may have any size."""
+        """The bytes of the file that can belong to a segment. Bytes past this size are not read, since in a rotten
+        directory a file may have any size."""
         return min(self.info.size, self.info.header.size if self.info.header is not None else SEGMENT_BYTES_MAX)
 
     @property
@@ -96,8 +96,8 @@ class Stray:
 class Chain:
     links: list[Link]
     unsynced_segment: bool
-    """True if the next segment has frames but was never synced as part of the log. These frames are then a torn tail in
-    a file of its own."""
+    """True if the next segment has frames but was never synced as part of the log. The frames in that next segment are
+    a torn tail."""
     strays: list[Stray] = field(default_factory=list)
     owner: tuple[str, str] = ("", "")
     """The group and the node that own the log."""
@@ -142,7 +142,7 @@ class Stated:
 
 def read_stated(stores: Stores, directory: str, *, live: bool = False) -> Stated:
     """Reads the ``state`` store, or, for a running node (``live``), a copy of it. The result is empty if the store
-    cannot be read now. In that case only frames and headers say how far the log was synced."""
+    cannot be read now. If the result is empty, only frames and headers say up to which end the log was synced."""
     stated = Stated()
     path = f"{directory}/{STATE_NAME}"
     try:
@@ -259,8 +259,8 @@ def _read_piece(file: File, at: int, into: memoryview, lost: list[tuple[int, int
 
 
 def rollback_starts(disk: Disk, directory: str, from_number: int) -> Iterator[tuple[Lsn, RollbackStart]]:
-    """Yields the ROLLBACK_START records, with their LSNs, of the segments from ``from_number`` on, synced or not. They
-    include rollbacks that a running node has begun after its log was read."""
+    """Yields the ROLLBACK_START records, with their LSNs, of the segments from ``from_number`` on, synced or not. The
+    records include rollbacks that a running node has begun after its log was read."""
     for info in survey(disk, directory):
         if info.number >= from_number and info.header is not None:
             yield from rollbacks_in(_bytes_of(disk, info), info.number, info.header.salt)
@@ -280,8 +280,8 @@ def rollbacks_in(buf: Buffer, number: int, salt: int) -> Iterator[tuple[Lsn, Rol
 
 
 def _is_blank(disk: Disk, info: SegmentInfo) -> bool:
-    """Returns whether the file has only zeros after its header page. Such a file is the prepared next segment, and is
-    not part of the log."""
+    """Returns whether the file has only zeros after its header page. A file with only zeros is the prepared next
+    segment, and is not part of the log."""
     piece = bytearray(READ_BYTES)
     lost: list[tuple[int, int]] = []
     size = min(info.size, SEGMENT_BYTES_MAX)

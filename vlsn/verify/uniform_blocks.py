@@ -1,4 +1,4 @@
-"""Checks many blocks with the same columns at once, by words of 8 bytes. This is the fast path when a segment is
+"""Checks many blocks with the same columns at once, by words of 8 bytes. The module is the fast path when a segment is
 checked with its sidecar (``by_sidecar``).
 
 The header of a frame has three words, and the header of a block has eight. Each word is read for all frames of a window
@@ -8,8 +8,8 @@ at once, and conditions on several fields of a word are checked together:
     |magic kind 0|len | prev | synced | salt | crc |version flags kind 0|count| term | first | dtvlsn | …
      └ one step, to the next frame      └ ^ offset   └ one value, or two
 
-If the fast path finds a window right, the window is right. For any other window the fields are checked one by one. That
-is the case if the window has a local record, a rolled back block, blocks with different columns, or a fault.
+If the fast path finds a window right, the window is right. For any other window the fields are checked one by one. The
+fast path gives up if the window has a local record, a rolled back block, blocks with different columns, or a fault.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FIRST_MAX = NUMBER_MAX - BATCH_ENTRIES_MAX
 
 def take_plain(buf: Buffer, base: int, offsets: Offsets, *, end: int, before: int, salt: int, into: Rows) -> bool:
     """Returns whether the frames at ``offsets`` are blocks with the same columns, and correct in everything that
-    checksums do not show. The frames end at ``end``, and the first frame's ``prev`` must lead to ``before``. Afterwards
+    checksums do not show. The frames end at ``end``, and the first frame's ``prev`` must lead to ``before``. On return,
     ``into`` has the kept values of each frame."""
     if end - int(offsets[-1]) < FRAME_BYTES + BLOCK_BYTES:
         return False

@@ -10,8 +10,9 @@ flags of abandoned blocks). Only a few values are carried from one segment to th
 
 Some things are normal after a crash, and are not reported: a torn tail, an index that misses the newest blocks, a
 rollback with missing flags, a prepared segment that was never used. If only one slot of the node file is unreadable,
-that is a note. In a running node's directory (``live``), the log is read up to the stated synced end, and the index is
-not read. The node may begin a rollback meanwhile, so an unexplained flag is compared with newer rollback records.
+that is a note. In a running node's directory (``live``), the log is read only up to the end that its files state to be
+synced, and the index is not read. The node may begin a rollback meanwhile, so an unexplained flag is compared with
+newer rollback records.
 
 Only one segment is in memory at a time, or a few windows of a sealed segment (``by_sidecar``). Segments are read, not
 mapped. So a place that the disk cannot read raises an error instead of ending the process.
@@ -178,7 +179,7 @@ class _Verifier:
             name, vlsn = lost
             self.add(Rule.GAP, name, 0, vlsn, "the segment is missing, and was not cleaned away")
             for number in [number for number in self.mappings if number < links[0].number]:
-                self.mappings.pop(number)  # these mappings are of missing segments
+                self.mappings.pop(number)  # the mappings of missing segments are not checked
 
     def _is_head(self, link: Link) -> bool:
         """Returns whether ``link`` is the first segment that is left of the log."""
@@ -279,8 +280,8 @@ class _Verifier:
     # Checks of the whole log.
 
     def _check_end(self, stated: Stated, said: int, links: Sequence[Link]) -> None:
-        """Checks that the log of a stopped node has everything that the log states to be durable. Also checks the terms
-        in ``state``."""
+        """Checks that the log of a stopped node has everything that the log states to be durable. ``_check_end`` also
+        checks the terms in ``state``."""
         if self._live or not self._ends_whole or any(rule is Rule.GAP for rule, _ in self._counts):
             return
         durable, last = max(said, stated.dtvlsn), self.report.last
@@ -306,7 +307,7 @@ class _Verifier:
 
     def _check_names(self, stated: Stated) -> None:
         """Compares blocks that were rolled back with visible blocks of the same name (term and first VLSN). The
-        segments of these visible blocks are read again."""
+        segments with such visible blocks are read again."""
         spans = [(number, first, last) for number, (_, first, last) in self._links.items()]
         for number in self._given_up.segments(self._runs(), spans):
             link = self._links[number][0]
@@ -342,7 +343,8 @@ class _Verifier:
             self.add(Rule.INDEX, link.name, int(offsets[index]), int(vlsns[index]), detail)
 
     def _check_bounds(self, link: Link, found: Inspected, hidden: Mask) -> None:
-        """Checks that no block was sealed later than the time index says. A search by time would miss such a block."""
+        """Checks that no block was sealed later than the time index says. A search by time would miss a block that was
+        sealed later than its step's bound."""
         if self.bounds is None:
             return
         late = self.bounds.passed(found.firsts, found.lasts, found.clocks) & ~hidden

@@ -52,8 +52,8 @@ class _Asked:
 
 
 class Checkpointer:
-    """Runs a log's checkpoints: after a number of bytes, periodically, and on request. It is used on the owner's thread
-    only (``seams.Worker``)."""
+    """Runs a log's checkpoints: after a number of bytes, periodically, and on request. The checkpointer is used on the
+    owner's thread only (``seams.Worker``)."""
 
     def __init__(
         self,
@@ -120,8 +120,8 @@ class Checkpointer:
             self.run()
 
     def _has_more(self) -> bool:
-        """Returns whether a checkpoint now would store more than the last checkpoint. The two records of the last
-        checkpoint itself are not counted; otherwise a quiet log would be written to for ever."""
+        """Returns whether a checkpoint now would store more than the last checkpoint. The last checkpoint's own two
+        records are not counted; otherwise a quiet log would be written to for ever."""
         if self.running:
             return False
         durable = min(self._view.dtvlsn, self._view.range.last)

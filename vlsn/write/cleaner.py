@@ -14,8 +14,8 @@ After a crash before step 4 nothing has happened. After a crash after step 4 the
 (``log_start``). The directory is synced after each removed segment, so the remaining log never has a hole. Checkpoints
 and rollbacks wait during steps 4 and 5. Segments before the checkpoint are closed by then, because the keeper (the
 log's background thread) does its jobs in order. A file that cannot be removed ends only the pass of cleaning that met
-it. Such a file is no longer part of the log. Its removal is tried again (``background``) until it succeeds, at the
-latest when the log is opened next.
+it. A file that could not be removed is no longer part of the log. Its removal is tried again (``background``) until it
+succeeds, at the latest when the log is opened next.
 
     range 1–950, segments 1 (1–300), 2 (301–600), 3 (601–…)     wanted: 1     →  range 301–950, segments 2, 3
 Source: JE's ``FileProtector`` and head truncation; in JE the files once went first (SR 20702).
@@ -65,7 +65,7 @@ class Pager(Protocol):
 
 
 class CleaningReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The report of a pass of cleaning. It lists the segments that were removed (after a dry run: that would be
+    """The report of a pass of cleaning. The report lists the segments that were removed (after a dry run: that would be
     removed), and the segments that stay although retention wants them removed."""
 
     dry_run: bool
@@ -101,8 +101,8 @@ class _Request:
 
 
 class Cleaner:
-    """Cleans one log, one pass at a time. It is used on the owner's thread only. Its reads, transactions and removals
-    of files run on the keeper's thread (the log's background thread)."""
+    """Cleans one log, one pass at a time. The cleaner is used on the owner's thread only. Its reads, transactions and
+    removals of files run on the keeper's thread (the log's background thread)."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Cleaner:
         self.drops = 0
         """The number of holds dropped since the log was opened."""
         self.removal: Removal | None = None
-        """The newest removal of files. It includes all files that an older removal has left."""
+        """The newest removal of files, which includes all files that an older removal has left."""
         self._waiting: deque[_Request] = deque()
         self._running = False
 
@@ -275,8 +275,8 @@ class CleaningPass:
 
     def _may_go(self, surveyed: Surveyed) -> bool:
         """First has the pager write the entries that destinations want to pages. Segments whose entries could not be
-        paged are kept. Returns False while the pager works. After that the plan is made again, because a hold may have
-        been placed meanwhile."""
+        paged are kept. Returns False while the pager works. When the pager is finished, the plan is made again, because
+        a hold may have been placed meanwhile."""
         pager, chosen, paged_to = self._cleaner.pager, self.plan, self._paged_to
         if pager is None:
             return True

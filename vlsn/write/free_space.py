@@ -1,5 +1,5 @@
-"""The disk's free space. It is checked on the keeper's (background) thread, so that a slow file system never stops the
-event loop.
+"""The disk's free space. The free space is checked on the keeper's (background) thread, so that a slow file system
+never stops the event loop.
 
     free ≥ free_bytes_min     appends are accepted
     below                     appends are refused (``no-space``), reads continue
@@ -8,8 +8,8 @@ event loop.
 Accepted appends are written to segments whose space was reserved before, so they need no free space. The free space is
 kept for all other files. When the disk has room again, appends are accepted again by themselves.
 
-A check that fails is repeated in the background (``background``). Until then the last known free space is used, and the
-callers that waited for the check continue.
+A check that fails is repeated in the background (``background``). Until a check succeeds, the last known free space is
+used, and the callers that waited for the check continue.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from vlsn.write.log_life import LogLife
 
 
 class FreeSpace:
-    """The free space of a directory's file system, as the last check found it. It is used on the owner's thread."""
+    """The free space of a directory's file system, as the last check found it. The object is used on the owner's
+    thread."""
 
     def __init__(self, disk: Disk, directory: str, life: LogLife, *, free_bytes_min: int) -> None:
         self.free_bytes: int | None = None

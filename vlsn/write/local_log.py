@@ -114,8 +114,8 @@ class LocalLog:
 
     @property
     def refusal(self) -> NoSpace | None:
-        """The error with which appends are refused now or soon. It is ``NoSpace``, or ``NoSegment`` if the disk has
-        room. None while appends are accepted."""
+        """The error with which appends are refused now or soon. The error is ``NoSpace``, or ``NoSegment`` if the disk
+        has room. None while appends are accepted."""
         return NoSpace(self.no_space) if self.no_space else self.placement.refusal
 
     @property
@@ -184,8 +184,8 @@ class LocalLog:
             queue.lazy_since_s = self.seams.clock.monotonic_s()
 
     def append_entries(self, kinds: list[EntryKind], values: list[bytes], done: Callable[[Vlsn], None]) -> None:
-        """Appends entries of the log's own (TERM, GROUP …), sealed as one block. ``done`` receives the last VLSN of
-        these entries once they are synced."""
+        """Appends entries of the log's own (TERM, GROUP …), sealed as one block. ``done`` receives the last VLSN of the
+        entries once they are synced."""
         assert self.cycle.term
         self.queue.push(LocalEntries([int(kind) for kind in kinds], values, done))
         self.cycle.ask()
@@ -218,7 +218,7 @@ class LocalLog:
         Rollback(*parts, matchpoint, done, refused).begin()
 
     def tick(self) -> None:
-        """Runs the periodic work, and tries again to find disk space. It is called a few times a second."""
+        """Runs the periodic work, and tries again to find disk space. ``tick`` is called a few times a second."""
         with self.latch:
             if self.life.over:
                 return
@@ -294,8 +294,8 @@ class LocalLog:
     # A failure.
 
     def _stop(self, failure: LogFailed) -> list[Pending]:
-        """Stops sealing, checkpoints and waits, because the log has failed. Returns the appends that were not
-        sealed."""
+        """Stops the sealing of appends, the checkpoints and all waits, because the log has failed. Returns the appends
+        that were not sealed."""
         self.cycle.term = NULL_TERM
         refused = [*self.cycle.taken, *self.queue.take_appends()]
         self.queue.items.clear()

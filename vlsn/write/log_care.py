@@ -29,8 +29,8 @@ from vlsn.write.survey import Survey
 from vlsn.write.write_cycle import WriteCycle
 
 QUIET_LOOK_S = 1.0
-"""How many seconds old the free-space figure of a quiet log may be, at most. This is safe because the next append is
-written to a segment whose space was reserved before."""
+"""How many seconds old the free-space figure of a quiet log may be, at most. An older figure is safe because the next
+append is written to a segment whose space was reserved before."""
 
 
 class LogCare:
@@ -95,7 +95,7 @@ class LogCare:
         self.checkpointer.run()
 
     def tick(self) -> None:
-        """Does the periodic work. It is called a few times a second."""
+        """Does the periodic work. ``tick`` is called a few times a second."""
         options, cycle, queue, placement = self._options, self._cycle, self._cycle.queue, self._placement
         now = self._life.clock.monotonic_s()
         if queue.lazy and now - queue.lazy_since_s >= options.flush_interval_s:
@@ -119,8 +119,8 @@ class LogCare:
         return writes or short or now - self._looked_s >= QUIET_LOOK_S
 
     def _looked(self) -> None:
-        """Does the part of a tick that needs room on the disk. It is called with a fresh figure of the free space, or
-        with a recent one while nothing is written."""
+        """Does the part of a tick that needs room on the disk. The figure of the free space is fresh at this moment, or
+        recent while nothing is written."""
         life = self._life
         with life.latch:
             if life.over or life.closing or self.space.cramped:

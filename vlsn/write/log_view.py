@@ -35,7 +35,7 @@ class LogView:
         self.ring = Ring(ring_bytes_max)
         self.ring.restart(recovered.last_vlsn)
         self.allocated: Vlsn = recovered.last_vlsn
-        """The highest VLSN assigned so far. It is at or above ``range.last``."""
+        """The highest VLSN assigned so far. This VLSN is at or above ``range.last``."""
         self.ends: dict[int, int] = dict(recovered.ends)
         """The synced end (an offset) of every live segment, by the segment's number."""
         self.dtvlsn: Vlsn = recovered.dtvlsn
@@ -49,7 +49,7 @@ class LogView:
 
     @property
     def range(self) -> VlsnRange:
-        """The range of visible VLSNs. It is immutable; each change makes a new one."""
+        """The range of visible VLSNs. The range is immutable; each change makes a new one."""
         return self.index.range
 
     @property

@@ -1,5 +1,5 @@
-"""Two promises in the node file of an open log. One is the level (the version of the log's formats). The other is the
-vote floor: below that end of the log, this node does not vote freely (``vote_floor``).
+"""Two promises in the node file of an open log: the level and the vote floor. The level is the version of the log's
+formats. While the log ends below the vote floor, this node does not vote freely (``vote_floor``).
 
 Each promise is stored and synced on the keeper's thread (the log's background thread). If the node file cannot be
 written, the log fails.
@@ -20,7 +20,7 @@ from vlsn.write.log_view import LogView
 
 
 class NodePromises:
-    """The promises of one log. It is used on the owner's thread."""
+    """The promises of one log. This object is used on the owner's thread."""
 
     def __init__(self, node_file: NodeFile, view: LogView, levels: Levels, life: LogLife) -> None:
         self._node_file = node_file

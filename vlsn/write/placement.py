@@ -10,8 +10,8 @@ next segment, prepared before it is needed. A *roll* makes the standby the new t
    with the header page that names the new end (``replacer``).
 3. A standby that cannot be made is thrown away, and another one is made, first at once, then with pauses
    (``background``). From the second consecutive failure on, appends that need a new segment are refused (``refusal``),
-   as they are on a full disk. Once a standby is made, appends are accepted again. Only a failed write that waits for a
-   standby makes the log fail then (``replacer``).
+   as they are on a full disk. Once a standby is made, appends are accepted again. While no standby can be made, only a
+   failed write that needs a standby makes the log fail (``replacer``).
 
 This module is used on the owner's thread only (``seams.Worker``), under the log's latch.
 """

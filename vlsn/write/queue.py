@@ -32,15 +32,16 @@ RECORD_ROOM_BYTES = FRAME_BYTES + max(
 
 
 def cost_of(entries: int, size: int) -> int:
-    """Returns the bytes that ``entries`` entries of ``size`` bytes count for in the queue. They occupy no more of a
-    segment."""
+    """Returns the bytes that ``entries`` entries of ``size`` bytes count for in the queue. In a segment, the entries
+    occupy no more than that."""
     return size + entries * ENTRY_OVERHEAD_BYTES + FRAME_OVERHEAD_BYTES
 
 
 class Pending:
-    """A client's submission. It is queued, then sealed (now ``first``, ``last`` and ``term`` are set), then synced.
+    """A client's submission. A submission is queued, then sealed (now ``first``, ``last`` and ``term`` are set), then
+    synced.
 
-    The log calls ``refused`` if the submission will never be sealed. In that case nothing of the submission was logged.
+    The log calls ``refused`` if the submission will never be sealed. Nothing of a refused submission was logged.
     """
 
     __slots__ = ("cost", "count", "durability", "first", "last", "submission", "term")

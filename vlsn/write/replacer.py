@@ -115,8 +115,8 @@ class Replacer:
         self._wait_for_flush(broken, new, self._life.clock.monotonic_s() - began_s)
 
     def _wait_for_flush(self, broken: Broken, new: Rewrite, seconds: float) -> None:
-        """Waits until the keeper's thread, which runs flushes of the index, has none under way. Only then may the index
-        change."""
+        """Waits until the keeper's thread, which runs flushes of the index, has none under way. The index may change
+        only while no flush is under way."""
         self._life.keep(lambda: None, lambda _: self._replaced(broken, new, seconds))
 
     def _replaced(self, broken: Broken, new: Rewrite, seconds: float) -> None:

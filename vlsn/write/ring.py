@@ -4,8 +4,8 @@
 2. ``synced_end`` is the position after the last block that this node has synced. Blocks at or after ``synced_end`` are
    sealed, but this node may still lose them.
 3. If the ring has more than ``bytes_max`` bytes, it drops the oldest blocks, but only blocks that are synced.
-4. A reader keeps its own position. ``position < head`` means that the ring has dropped the block at that position. Such
-   a reader must read the segments (ARCHIVE) until its position is in the ring again. Nothing here depends on timing.
+4. A reader keeps its own position. ``position < head`` means that the ring has dropped the block at that position. The
+   reader must then read the segments (ARCHIVE) until its position is in the ring again. Nothing here depends on timing.
 
     head = 2        synced_end = 4   end = 5
       |b2|b3|            |b4|            take(2, end=4) -> [b2, b3]
@@ -96,8 +96,8 @@ class Ring:
         return taken
 
     def through(self, position: int, last: int, *, bytes_max: int) -> list[Buffer]:
-        """Takes blocks from ``position`` as ``take`` does, but only blocks that end at VLSN ``last`` or before. The
-        result may be empty."""
+        """Takes blocks from ``position`` as ``take`` does, but only blocks that end at VLSN ``last`` or before. There
+        may be no such block."""
         end = self._base + bisect_right(self._lasts, last, position - self._base)
         return self.take(position, end=end, bytes_max=bytes_max) if end > position else []
 

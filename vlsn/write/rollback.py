@@ -39,7 +39,7 @@ from vlsn.write.write_cycle import WriteCycle
 class Abandoned:
     """The blocks that a rollback to ``matchpoint`` abandons: the LSNs of the visible blocks after the matchpoint,
     ascending. ``kept_first`` and ``kept_at`` are the first VLSN and the LSN of the block that ends at the matchpoint.
-    Both are 0 if the matchpoint is 0."""
+    If the matchpoint is 0, ``kept_first`` and ``kept_at`` are 0."""
 
     matchpoint: Vlsn
     kept_first: Vlsn
@@ -123,7 +123,7 @@ class Rollback:
             self._give_up(error)
 
     def _start_record(self) -> bytes:
-        """Makes the record ROLLBACK_START, and forgets the blocks after the matchpoint. If a segment fails, these
+        """Makes the record ROLLBACK_START, and forgets the blocks after the matchpoint. If a write fails, the forgotten
         blocks are not written again. The current segment gets no sidecar (file of offsets and a checksum), because the
         rollback is about to change flags that the checksum includes."""
         found = self._found

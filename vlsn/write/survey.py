@@ -35,8 +35,8 @@ class Surveyed:
 
 
 class Survey:
-    """Surveys the segments of one open log again and again. It remembers the header pages of segments that it has read,
-    and how far it may believe this node's clock."""
+    """Surveys the segments of one open log again and again. A ``Survey`` remembers the header pages of segments that it
+    has read, and how far it may believe this node's clock."""
 
     def __init__(
         self, view: LogView, placement: Placement, space: FreeSpace, clock: Clock, *, segment_bytes: int

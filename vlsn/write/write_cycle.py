@@ -56,15 +56,15 @@ class LogListener:
     nothing."""
 
     def sealed(self, pendings: list[Pending]) -> None:
-        """Is called when these appends have their VLSNs, in order, before the writer's thread gets them."""
+        """Is called when the appends ``pendings`` have their VLSNs, in order, before the writer's thread gets them."""
         raise AssertionError(f"{type(self).__name__} appends nothing")
 
     def handed_over(self) -> None:
         """Is called when a group's blocks are in the ring, just before the writer's thread gets the group."""
 
     def written(self, last_vlsn: Vlsn) -> None:
-        """Is called when everything up to ``last_vlsn`` is written here. It is not called if the same step syncs
-        everything."""
+        """Is called when everything up to ``last_vlsn`` is written here. ``written`` is not called if the same step
+        syncs everything."""
 
     def synced(self, last_vlsn: Vlsn) -> None:
         """Is called when everything up to ``last_vlsn`` is synced here, is in the index, and can be read."""
@@ -471,8 +471,8 @@ class WriteCycle:
 
     @contextmanager
     def _ends_the_log(self) -> Iterator[None]:
-        """Makes the log fail if anything fails between the writer's thread and the waiting callers. Otherwise the
-        callers would wait for ever."""
+        """Makes the log fail if anything fails between the writer's thread and the waiting callers. If the log did not
+        fail, the callers would wait for ever."""
         try:
             yield
         except BaseException as error:
