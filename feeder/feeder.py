@@ -244,7 +244,10 @@ class Feeder:
             raise StaleTerm(f"the replica has stored term {syncup.stored_term}, this feed is of term {self.term}")
         span = self._log.view.range
         if not syncup.last and not self._listed:
-            raise Trimmed("an empty log of an incarnation that the group does not list is restored", first=span.first)
+            raise Trimmed(
+                "the log is empty and the group does not list its incarnation: the replica needs a network restore",
+                first=span.first,
+            )
         at = matchpoint(span.first, self._log.view.ring.last_vlsn, self._log.view.history.term_runs, syncup)
         if at is None:
             raise Trimmed("the logs have no VLSN in common: the replica needs a network restore", first=span.first)

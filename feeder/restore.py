@@ -88,21 +88,21 @@ class Restores:
         VLSN."""
         log, durable = self._log, self._durable
         for session in [each for each in self._sessions.values() if each.peer == ask.sender]:
-            self._end(session, "its peer opened another one")
+            self._end(session, "its peer opened another session")
         if len(self._sessions) >= RESTORES_MAX:
             raise QueueFull(f"{RESTORES_MAX} restores from {self._name} are under way; ask another member")
         if log.view.rollbacks % 2:
             raise QueueFull(f"{self._name} is rolling back; ask again soon")
         wanted = Vlsn(ask.from_vlsn or log.view.range.first)
         if not durable or wanted > durable + 1:
-            raise NotYet(f"{self._name} has the log durable to VLSN {durable}, not to {wanted}")
+            raise NotYet(f"{self._name} has a log that is durable to VLSN {durable}, not to {wanted}")
         if wanted < log.view.range.first:
             raise Trimmed(
                 f"VLSN {wanted} was cleaned away; the first is {log.view.range.first}", first=log.view.range.first
             )
         mapping = log.view.index.at_or_before(wanted) if wanted <= durable else None
         if mapping is None and wanted <= durable:
-            raise Damaged(f"the index has nothing for VLSN {wanted} of {log.view.range}", vlsn=wanted)
+            raise Damaged(f"the index has no mapping for VLSN {wanted} of {log.view.range}", vlsn=wanted)
         at = mapping[1] if mapping is not None else NULL_LSN
         segments = [
             OfferedSegment(number, end)
@@ -165,7 +165,7 @@ class Restores:
         session_id = f"{log.seams.random.u64():016x}"
 
         def dropped(first: Vlsn) -> None:
-            self.close_for(session_id, f"the log was cleaned past it; it begins at VLSN {first}")
+            self.close_for(session_id, f"the log was cleaned past it, and now begins at VLSN {first}")
 
         hold = log.care.holds.place(Owner.RESTORE, peer, Vlsn(min(wanted, self._durable)), on_dropped=dropped)
         return Session(session_id, peer, log.view.rollbacks, hold, self._timer(session_id))
@@ -181,7 +181,7 @@ class Restores:
             self._end(session, "the log was rolled back")
             session = None
         if session is None:
-            why = self._ended.get(session_id, "it is not known here")
+            why = self._ended.get(session_id, "this node has no such session")
             raise NotFound(f"the restore {session_id[:16]} is over: {why}")
         session.idle.cancel()
         session.idle = self._timer(session_id)

@@ -141,7 +141,7 @@ class Source:
                 raise Trimmed(f"VLSN {vlsn} was cleaned away", first=log.view.range.first)
             mapping = log.view.index.at_or_before(vlsn)
             if mapping is None:
-                raise Damaged(f"the index has nothing for VLSN {vlsn} of {log.view.range}", vlsn=vlsn)
+                raise Damaged(f"the index has no mapping for VLSN {vlsn} of {log.view.range}", vlsn=vlsn)
             start = mapping[1]
         upto = log.view.range.last_sync if self._upto is None else min(log.view.range.last_sync, self._upto())
         return self._offload(lambda: self._reader.blocks(vlsn, start=start, upto_vlsn=upto, bytes_max=FEED_BYTES))

@@ -324,7 +324,7 @@ class ReplicaFeed:
             if self._failed is not None:
                 raise self._failed
             if self._silent_looks > LOOKS:
-                raise ChannelClosed(f"the master has said nothing for {SILENCE_S} s")
+                raise ChannelClosed(f"the master has sent nothing for {SILENCE_S} s")
             self._check_term()
             await self._channel.send(self._ack())
             while self._round:

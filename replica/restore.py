@@ -174,7 +174,7 @@ class Transfer:
             assert offer.record is not None
             self._begin(offer)
             if not agree(log.view.history.term_runs, offer.record.term_runs):
-                raise Disagrees(f"{self.provider.name} has other terms than the part restored so far")
+                raise Disagrees(f"{self.provider.name} has other terms than the blocks restored so far")
             log.view.raise_dtvlsn(self._have)  # only durable blocks were restored before
             await self._fetch(offer)
             await self._synced()

@@ -46,7 +46,7 @@ def unpack(data: bytes, *, base: int, salt: int, expected: int, upto: int, term_
     bad = scan.check_crcs(data, base, found)
     if bad is not None or found.reason in (Stop.BAD, Stop.ZEROS):
         at = int(found.offsets[bad]) if bad is not None else found.end
-        raise BadBody(f"the peer's segment has no whole, right frame at offset {at}")
+        raise BadBody(f"the peer's segment has no valid frame at offset {at}")
     blocks = (found.headers["kind"] == FrameKind.BLOCK) & (found.headers["flag"] == 0)
     offsets, lengths = found.offsets[blocks], found.headers["length"][blocks].astype(np.int64)
     heads = scan.block_headers(data, base, offsets)
@@ -57,7 +57,7 @@ def unpack(data: bytes, *, base: int, salt: int, expected: int, upto: int, term_
     if not wanted.any():
         return Unpacked(None, found.end, past=bool(past.any()))
     if not (lengths == heads["body_bytes"].astype(np.int64) + 64)[wanted].all():
-        raise BadBody("a block of the peer's does not fill its frame")
+        raise BadBody("a block in the peer's segment does not fill its frame")
     run = run_of(
         data,
         (offsets[wanted] - base + FRAME_BYTES).tolist(),

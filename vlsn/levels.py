@@ -63,7 +63,7 @@ class Levels(NamedTuple):
         """Checks that ``own``, with these levels, and ``peer``, with the levels ``theirs``, have a level in common.
         Raises ``BadBody`` or ``WrongVersion`` if they have none."""
         if theirs.min > theirs.max:
-            raise BadBody(f"{peer} tells of levels from {theirs.min} to {theirs.max}")
+            raise BadBody(f"{peer} states levels from {theirs.min} to {theirs.max}")
         if theirs.max < self.min or self.max < theirs.min:
             older = own if self.max < theirs.min else peer
             raise WrongVersion(f"{peer} speaks level {theirs}, {own} level {self}: run a later vlsnlog on {older}")

@@ -66,7 +66,7 @@ class LogCalls:
                 if not done.given:
                     self._log.life.check_open()
                 if not for_room and (why := self._log.stuck) is not None:
-                    raise type(why)(f"{why}; what waits for it is logged when there is one") from None
+                    raise type(why)(f"{why}; the waiting entries are logged once there is a segment") from None
 
     def check(self) -> None:
         """Raises the error with which the log or its threads ended, if they did. Callers use this check before they
@@ -89,7 +89,7 @@ class LogCalls:
         with log.latch:
             log.life.check_open()
             if vlsn is not None and vlsn > log.promised:
-                raise BadArgument(f"VLSN {vlsn} was not given yet; the last one is {log.promised}")
+                raise BadArgument(f"VLSN {vlsn} is not assigned yet; the last assigned VLSN is {log.promised}")
             log.cycle.drain(lambda: done.give(None))
         self.wait(done, for_room=False)
         return log.view.range.last_sync

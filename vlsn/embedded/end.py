@@ -66,7 +66,7 @@ class LogEnd:
         the log and keeps its lock. If the child did not give up the log, it would hold the lock after the parent has
         closed the log."""
         self._log.lock.release()
-        self._calls.gone = LogClosed("the log was opened before this process was forked; open one behind the fork")
+        self._calls.gone = LogClosed("the log was opened before this process was forked; open a log after the fork")
 
     def _at_exit(self) -> None:
         with suppress(VlsnLogError):  # there is no caller to whom an error of the disk could be reported

@@ -68,7 +68,7 @@ def owned_with_keys(
     if key is None:
         return owned_values(values), owned_keys(keys)
     if keys is not None or not isinstance(values, _BUFFERS):
-        raise TypeError("key is that of one value, which is bytes; keys are those of many")
+        raise TypeError("key is for a single value of bytes; use keys for several values")
     return [owned(values)], [owned(key)]
 
 

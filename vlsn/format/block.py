@@ -149,14 +149,14 @@ class Entry(Record, frozen=True, gc=False):
         try:
             return decode_text(self.value)
         except ValueError as error:
-            raise ValueError(f"VLSN {self.vlsn} is no text: {error}") from None
+            raise ValueError(f"VLSN {self.vlsn} is not text: {error}") from None
 
     def json(self) -> Any:
         """Returns the value decoded as JSON. Raises ``ValueError`` if it is not JSON."""
         try:
             return decode_json(self.value)
         except ValueError as error:
-            raise ValueError(f"VLSN {self.vlsn} is no JSON: {error}") from None
+            raise ValueError(f"VLSN {self.vlsn} is not JSON: {error}") from None
 
 
 # Decoding.

@@ -45,7 +45,7 @@ tuple, since a block may have thousands of submissions."""
 def columns(producers: Sequence[int], sequences: Sequence[int], counts: Sequence[int]) -> bytes:
     """Packs the three producer columns of a block, or of a batch, which has only one submission."""
     submissions = len(counts)
-    assert submissions and any(producers), "columns that say nothing"
+    assert submissions and any(producers), "producer columns without a producer"
     if submissions == 1:
         return _ONE.pack(producers[0], sequences[0], counts[0], 0)
     if submissions <= SMALL_COLUMN:
@@ -72,7 +72,7 @@ def check(buf: Buffer, at: int, submissions: int, count: int) -> None:
     if sum(counts) != count or not all(counts):
         raise BadBody(f"producer columns whose counts are not {count} in all, or 0")
     if not any(producers) or max(sequences) > HANDLE_SEQUENCE or (0 in producers and _of_nobody(producers, sequences)):
-        raise BadBody("producer columns that name nobody, or a sequence of nobody's")
+        raise BadBody("producer columns without a producer, or a sequence without a producer")
     check_zero(buf, at + 20 * submissions, at + producer_bytes(submissions))
 
 

@@ -171,7 +171,7 @@ class VlsnIndex(Lookups):
             if first_kept <= self.range.first:
                 return
             if first_kept > self.range.last:
-                raise BadArgument(f"VLSN {first_kept} is past the last, {self.range.last}: nothing would be left")
+                raise BadArgument(f"VLSN {first_kept} is past the last VLSN, {self.range.last}: nothing would be left")
             self.levels.cut_head(first_kept, first_lsn)
             self._times.cut_head(first_kept)
             self.range = self.range.cut_head(first_kept)
@@ -212,7 +212,7 @@ class VlsnIndex(Lookups):
             self.levels.check_idle()
             loaded = self.range
             if loaded.last < base:
-                raise IndexHole(f"the index ends at VLSN {loaded.last}, the log goes on after {base}", vlsn=base)
+                raise IndexHole(f"the index ends at VLSN {loaded.last}, but the log continues after {base}", vlsn=base)
             below = bisect_left(firsts, loaded.first)
             if below:  # the log was cleaned up to here
                 base = Vlsn(lasts[below - 1])

@@ -74,7 +74,9 @@ def _limits(stores: Stores, directory: str) -> tuple[list[Limit], int, Vlsn]:
     try:
         state = StateStore(stores.open(f"{directory}/{STATE_NAME}", map_bytes=STATE_MAP_BYTES, read_only=True))
     except FileNotFoundError:
-        raise BadArgument(f"{directory} has no state store: no checkpoint was ever made, and nothing may go") from None
+        raise BadArgument(
+            f"{directory} has no state store: no checkpoint was ever made, and nothing may be removed"
+        ) from None
     try:
         stored, record = StoredEnds(state.checkpoint(), state.idle_end()), state.record()
     except WrongVersion as error:

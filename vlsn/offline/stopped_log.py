@@ -164,7 +164,7 @@ class StoppedLog:
 
     def _lost(self, vlsn: int, link: Link, resume: int) -> Damaged:
         upto = f" to {resume - 1}" if resume > vlsn + 1 else ""
-        advice = f"; go on with --from {resume}" if resume else ", nor anything behind it"
+        advice = f"; continue with --from {resume}" if resume else ", nor anything after it"
         text = f"{self._directory}/{link.name}: VLSN {vlsn}{upto} cannot be read{advice}"
         return Damaged(text, file=link.name, vlsn=vlsn)
 

@@ -100,7 +100,7 @@ def loss_of(disk: Disk, stores: Stores, directory: str, after: int) -> Loss:
                 later.append(row.lsn)
         elif row.last > after:
             near = f"{row.first - 1} or {row.last}" if row.first > first else f"{row.last}"
-            raise BadArgument(f"VLSN {after} lies inside a block of VLSN {row.first} to {row.last}; cut after {near}")
+            raise BadArgument(f"VLSN {after} is inside a block of VLSN {row.first} to {row.last}; cut after {near}")
     if record is not None and record.trimmed_to:
         check_unchanged(disk, directory, record, Vlsn(after), later)
     loss.last = last
@@ -124,7 +124,7 @@ def check_stopped(disk: Disk, directory: str) -> None:
 def _add(loss: Loss, row: DumpRow) -> None:
     if EntryKind.GROUP.name in row.entries.split("+"):
         raise BadArgument(
-            f"the block from VLSN {row.first} on lists the members of the group; without it the node is of none: "
+            f"the block from VLSN {row.first} on lists the members of the group, which the node needs: "
             f"cut after {row.last} or later"
         )
     loss.first = loss.first or row.first

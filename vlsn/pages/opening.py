@@ -120,7 +120,7 @@ def _mended(
         row, missing=VlsnSet.of_spans([*row.missing, *lost]).spans(), done=max(row.done, *gone, 0)
     )
     if gone:
-        notes.append(f"pages of destination {uuid}: {len(gone)} are gone, their VLSNs are missing here")
+        notes.append(f"pages of destination {uuid}: {len(gone)} are lost, and their VLSNs are missing here")
     found = dict[int, PageRow]()
     for number in sorted(number for number, plain in numbers.items() if plain and number not in pages):
         if _since(disk, place, number) != row.since:

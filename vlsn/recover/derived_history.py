@@ -67,7 +67,7 @@ def derive_history(record: StateRecord | None, blocks: Blocks, last_visible: int
     if not len(firsts):
         return history
     if record is not None and (firsts[0] > known + 1 or terms[0] < history.last_term):
-        raise Misfit(f"the state record ends at VLSN {known}, the log goes on at {firsts[0]} in term {terms[0]}")
+        raise Misfit(f"the state record ends at VLSN {known}, but the log continues at {firsts[0]} in term {terms[0]}")
     if record is None and firsts[0] > 1:
         history.begin_at_level(Vlsn(int(firsts[0]) - 1), level)
     starts = np.flatnonzero(np.concatenate(([True], terms[1:] != terms[:-1])))
@@ -159,7 +159,8 @@ def check_unchanged(disk: Disk, directory: str, record: StateRecord, vlsn: Vlsn,
     if said := changed.said():
         raise BadArgument(
             f"{directory} cannot be cut after VLSN {vlsn}: the log was cleaned up to VLSN {record.trimmed_to}, and "
-            f"what it adds up to is kept as of VLSN {record.vlsn} alone. Lost would be what these were before: {said}. "
+            f"the state before VLSN {record.vlsn} is not stored. These have changed, and their earlier values would be "
+            f"lost: {said}. "
             f"Cut after {record.vlsn} or later, or have the node restored from another one"
         )
 
@@ -238,7 +239,7 @@ def _windows_of(segment: SegmentFile, offsets: Column) -> Iterator[_Window]:
         buf, found = segment.window(at, segment.header.size, WINDOW_BYTES)
         chosen = found.only(np.isin(found.offsets, offsets))
         if not len(chosen):
-            raise Damaged(f"{segment.name}: a block at {at} is not there any more", file=segment.name, offset=at)
+            raise Damaged(f"{segment.name}: a block at {at} is no longer there", file=segment.name, offset=at)
         yield _Window(buf, chosen.offsets - at + FRAME_BYTES, scan.block_headers(buf, at, chosen.offsets))
         done += len(chosen)
 

@@ -72,7 +72,7 @@ def check_last(log: LogRead, before: Vlsn, stated_last: Vlsn) -> None:
         end = log.found[-1].end if log.found else FIRST_FRAME
         name = log.active[-1].name
         raise Damaged(
-            f"{name} is damaged at offset {end}: the log had been synced up to VLSN {stated_last}, and ends at {last}",
+            f"{name} is damaged at offset {end}: the log was synced up to VLSN {stated_last}, and ends at {last}",
             file=name,
             offset=end,
             vlsn=last + 1,
@@ -138,5 +138,5 @@ def check_stated(active: Sequence[SegmentInfo], stated: Sequence[Lsn]) -> None:
         if lsn_file(at) > last:
             name = segment_name(lsn_file(at))
             raise Damaged(
-                f"{name} is gone, or its header is: the log had been synced up to {lsn_offset(at)} in it", file=name
+                f"{name} is missing, or its header is: the log was synced up to {lsn_offset(at)} in it", file=name
             )

@@ -94,7 +94,7 @@ def first_block(disk: Disk, directory: str, ends: Mapping[int, int]) -> tuple[Vl
             while at < end:
                 buf, found = segment.window(at, end, WINDOW_BYTES_MIN)
                 if not len(found):
-                    raise Damaged(f"{segment.name} at {at}: no whole frame", file=segment.name, offset=at)
+                    raise Damaged(f"{segment.name} at {at}: no valid frame", file=segment.name, offset=at)
                 visible = found.visible()
                 first = scan.Walk(visible.offsets[:1], visible.headers[:1], found.end, found.reason)
                 if scan.check_crcs(buf, at, first) is not None:
@@ -103,7 +103,7 @@ def first_block(disk: Disk, directory: str, ends: Mapping[int, int]) -> tuple[Vl
                     head = scan.block_headers(buf, at, first.offsets)[0]
                     return Vlsn(int(head["first_vlsn"])), lsn(number, int(first.offsets[0]))
                 at = found.end
-    raise Damaged("none of the segments that are to stay holds a visible block")
+    raise Damaged("none of the segments that stay has a visible block")
 
 
 def leftovers(disk: Disk, directory: str, first_number: int) -> list[list[str]]:

@@ -218,7 +218,7 @@ class _Opening:
         kept = {segment.number for segment in kept_segments(active, state.record)}
         places = [state.checkpoint.scan_lsn, state.checkpoint.end_lsn] if state.checkpoint is not None else []
         if any(at and lsn_file(at) not in kept for at in places):
-            raise Damaged(f"{self._directory}: the checkpoint points at a segment that is gone", file=STATE_NAME)
+            raise Damaged(f"{self._directory}: the checkpoint points at a segment that is missing", file=STATE_NAME)
 
     def _drop_state(self, why: str) -> None:
         self._state = replace_state(
@@ -379,7 +379,7 @@ class _Opening:
                 what = f"cut {len(cut.data)} unsynced bytes of {segment_name(cut.number)} at {cut.offset}"
                 self._notes.append(f"{what}, kept as {kept}")
         for segment, cut in log.untaken:
-            self._notes.append(f"{segment.name} was taken but never synced: its frames are kept aside")
+            self._notes.append(f"{segment.name} was begun but never synced: its frames are kept aside")
             name = free_name(self._disk, f"{self._directory}/{cut_name(cut.number, cut.offset)}")
             self._disk.rename(segment.path, name)
             self._disk.sync_directory(self._directory)

@@ -118,7 +118,7 @@ class StoredIndex:
             segments,
             start=mapping[1] if mapping else NULL_LSN,
             end=log.scan_from,
-            what=f"the log goes on to VLSN {log.base}",
+            what=f"the log continues to VLSN {log.base}",
             vlsn=last + 1,
         )
         if damage is not None:

@@ -115,7 +115,7 @@ def examine(disk: Disk, segment: SegmentInfo, *, start: int, last: bool, stated:
     match ending(walk.end, synced=synced, zeros=not np.frombuffer(rest, dtype=np.uint8).any()):
         case Ending.DAMAGE:
             raise Damaged(
-                f"{segment.name} is damaged at offset {walk.end}: up to {synced} it had been synced",
+                f"{segment.name} is damaged at offset {walk.end}: it was synced up to offset {synced}",
                 file=segment.name,
                 offset=walk.end,
                 vlsn=int(found.lasts[-1]) + 1 if len(found.lasts) else 0,

@@ -108,7 +108,7 @@ def _fill(piece: bytearray, base: int, fillings: Sequence[Filling]) -> None:
         wound = filling.wound
         low, high = max(base, wound.start), min(base + len(piece), wound.start + len(wound.data))
         if low < high and piece[low - base : high - base] != wound.data[low - wound.start : high - wound.start]:
-            raise OSError(errno.EIO, f"{wound.name} at {wound.start} reads otherwise than it did a moment ago")
+            raise OSError(errno.EIO, f"{wound.name} at {wound.start} reads differently than a moment ago")
         filling.lay(piece, base)
 
 

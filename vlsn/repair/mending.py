@@ -101,7 +101,7 @@ def check_window(disk: Disk, directory: str, number: int, at: int, end: int, siz
         if bad is None and len(found) and (found.reason in (Stop.END, Stop.SHORT) and found.end <= end):
             return found.end
         place = int(found.offsets[bad]) if bad is not None else found.end
-        raise Damaged(f"{segment.name} at {place}: no whole, right frame", file=segment.name, offset=place)
+        raise Damaged(f"{segment.name} at {place}: no valid frame", file=segment.name, offset=place)
 
 
 def drop_from_cache(disk: Disk, directory: str, number: int) -> None:
@@ -329,11 +329,11 @@ class Filling:
         if self._at + size > wound.end or (wound.following and header.last_vlsn >= wound.following):
             raise BadBody(
                 f"block {header.name} takes {size} bytes, the damage in {wound.name} {wound.end - self._at}: "
-                "more than blocks was lost there"
+                "more than blocks was lost"
             )
         self._check_old(block)
         if wound.follows_on and self._at + size == wound.end and header.last_vlsn + 1 != wound.following:
-            raise BadBody(f"what fills the damage in {wound.name} ends before VLSN {wound.following}")
+            raise BadBody(f"the blocks for the damage in {wound.name} end before VLSN {wound.following}")
         self._place(FrameKind.BLOCK, block)
         self._term_before = header.term
         self.next_vlsn = Vlsn(header.last_vlsn + 1)

@@ -446,7 +446,7 @@ def _frame_of(buf: bytes, base: int, salt: int, vlsn: int) -> int | None:
 
 def _damaged(segment: SegmentFile, offset: int, vlsn: int) -> Damaged:
     return Damaged(
-        f"{segment.name} at {offset}: no whole, right frame where VLSN {vlsn} is looked for",
+        f"{segment.name} at {offset}: no valid frame where VLSN {vlsn} is expected",
         file=segment.name,
         offset=offset,
         vlsn=vlsn,

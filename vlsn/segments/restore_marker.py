@@ -57,7 +57,9 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def check_no_restore(disk: Disk, directory: str) -> None:
     """Raises ``Restoring`` if a restore has begun in ``directory`` and is not finished."""
     if disk.exists(f"{directory}/{MARKER_NAME}"):
-        raise Restoring(f"a network restore of {directory} has begun; its node goes on with it when it is started")
+        raise Restoring(
+            f"a network restore of {directory} has begun; its node continues the restore when it is started"
+        )
 
 
 def read_marker(disk: Disk, directory: str) -> Marker | None:

@@ -297,7 +297,7 @@ class AckTable(LogTable):
         for uuid in sorted(mine.keys() | theirs.keys()):
             one, other = mine.get(uuid), theirs.get(uuid)
             if one is None or other is None or one.record() != other.record():
-                raise ValueError(f"destination {uuid} has other acknowledgements there than in this log")
+                raise ValueError(f"destination {uuid} has other acknowledgements in the other copy than in this log")
 
     def fill(self, known: AckTable, vlsn: Vlsn) -> None:
         """Replaces this table's content with that of ``known``, which has passed ``check_fill``, and applies this log's

@@ -57,7 +57,7 @@ def key_of(name: str) -> str:
     group, _, own = name.rpartition("/")
     if not is_part(own) or (group and not (is_name(group) and is_part(group))) or name.startswith("/"):
         raise BadArgument(
-            f"{name[:100]!r} is no name of a consumer: 1–64 of [A-Za-z0-9._-], not . or .., behind GROUP/ where it "
+            f"{name[:100]!r} is no name of a consumer: 1–64 of [A-Za-z0-9._-], not . or .., after GROUP/ if it "
             "reads another group's log"
         )
     return PREFIX + name

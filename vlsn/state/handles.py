@@ -125,7 +125,7 @@ class Handles(EvictingTable[Produced]):
         theirs = {row for row in known._rows.values() if row[_LAST] > self.lacks_to}
         other = [row for row in mine ^ theirs if row in theirs or row[_LAST] > known._evicted_to]
         if other:
-            raise ValueError(f"{len(other)} transactions lie elsewhere there than in this log")
+            raise ValueError(f"{len(other)} transactions have other VLSNs in the other copy than in this log")
 
     def fill(self, known: Handles, vlsn: Vlsn) -> None:
         """Replaces this table's rows with those of ``known``, which has passed ``check_fill``, and adds this log's rows

@@ -256,7 +256,7 @@ class Producers(EvictingTable[Life]):
         if len(theirs) > most or max(map(len, theirs.values()), default=0) > limits.remembered:
             raise ValueError(f"more than {most} producers, or of one over {limits.remembered} submissions")
         if max(known.settled, known._evicted_to) > vlsn:
-            raise ValueError(f"producers as of VLSN {vlsn} that were heard of later")
+            raise ValueError(f"producers as of VLSN {vlsn} that submitted later")
         mine = {life.producer: life for life in self._as_of(vlsn)[0]}
         for producer in mine.keys() | theirs.keys():
             noted, told = (
@@ -265,7 +265,7 @@ class Producers(EvictingTable[Life]):
             )
             is_forgotten = producer not in theirs and mine[producer].as_of(vlsn).last <= known._evicted_to
             if noted != told and not is_forgotten and not _goes_on(noted, told, known._evicted_to):
-                raise ValueError(f"producer {producer:016x} has other submissions there than in this log")
+                raise ValueError(f"producer {producer:016x} has other submissions in the other copy than in this log")
 
     def settle(self, vlsn: Vlsn) -> None:
         """Settles everything up to ``vlsn``, which no rollback can undo."""

@@ -96,7 +96,7 @@ def key_of(name: str) -> str:
     for a bad name."""
     if not 1 <= len(parts := name.split("/")) <= 2 or not all(map(is_part, parts)):
         raise BadArgument(
-            f"{name[:140]!r} is no name of a sink: 1–64 of [A-Za-z0-9._-], not . or .., and /RUN behind it for a run"
+            f"{name[:140]!r} is no name of a sink: 1–64 of [A-Za-z0-9._-], not . or .., and /RUN after it for a run"
         )
     return PREFIX + name
 

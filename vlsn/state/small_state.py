@@ -158,7 +158,7 @@ class SmallState(LogTable, Mapping[str, Kept]):
         if len(value) > limits.value_bytes:
             return f"a value of {len(value)} bytes for {name[:64]!r}; at most {limits.value_bytes} are taken"
         if before is None and names >= limits.names:
-            return f"{names} names are set already, as many as there may be"
+            return f"{names} names are set already, which is the most allowed"
         grows = _size(name, value) - (_size(name, before.value) if before is not None else 0)
         if grows > 0 and size + grows > limits.bytes:
             return f"{name[:64]!r} would make it {size + grows} bytes; all names and values take {limits.bytes} at most"
@@ -197,7 +197,7 @@ class SmallState(LogTable, Mapping[str, Kept]):
         theirs = {name: kept for name, kept in known.items() if kept.vlsn > self.lacks_to}
         for name in sorted(mine.keys() | theirs.keys()):
             if mine.get(name) != theirs.get(name):
-                raise ValueError(f"{name!r} is set to something else there than in this log")
+                raise ValueError(f"{name!r} has another value in the other copy than in this log")
 
     def fill(self, known: SmallState, vlsn: Vlsn) -> None:
         """Replaces this table's content with that of ``known``, which has passed ``check_fill``, and applies this log's

@@ -257,7 +257,7 @@ class _Frames:
 
     def _detail(self, index: int, offset: int) -> str:
         if self.kinds[index] == _TORN_TAIL:
-            return "bytes that nothing says were synced; the next open keeps them aside"
+            return "bytes that were perhaps never synced; the next open keeps them aside"
         if offset in self.faults:
             return self.faults[offset]
         return _said(*self.records[offset]) if offset in self.records else ""

@@ -81,7 +81,7 @@ def ahead(offsets: Offsets, lasts: Offsets, records: Iterable[Placed], before: i
 
 
 def fallen(offset: int, vlsn: int, said: int, before: int, file: str = "") -> Fault:
-    detail = f"it says durable up to VLSN {said}, a block before it said {before}"
+    detail = f"the block says durable up to VLSN {said}, a block before it said {before}"
     return Fault(Rule.DTVLSN, offset, detail, vlsn, {"dtvlsn": said, "before": before}, file)
 
 

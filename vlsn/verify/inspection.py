@@ -157,7 +157,7 @@ def inspected(disk: Disk, link: Link, stated: Stated, buf: bytearray) -> tuple[I
         # bytes cannot be read, and not whether they were synced.
         if start not in [gap for gap, _ in found.gaps]:
             found.gaps.append((start, end))
-        found.faults.insert(0, Fault(Rule.UNREADABLE, start, f"the disk does not give {end - start} bytes"))
+        found.faults.insert(0, Fault(Rule.UNREADABLE, start, f"the disk cannot read {end - start} bytes"))
     return found, size
 
 
@@ -165,9 +165,7 @@ def _check_frames(found: Inspected) -> None:
     for offset in found.offsets[found.bad].tolist():
         found.faults.append(Fault(Rule.FRAME_CRC, offset, "the frame's bytes do not match its checksum"))
     for start, end in found.gaps:
-        found.faults.append(
-            Fault(Rule.FRAME_HEADER, start, f"no whole frame in {end - start} bytes that had been synced")
-        )
+        found.faults.append(Fault(Rule.FRAME_HEADER, start, f"no valid frame in {end - start} bytes that were synced"))
     ahead = found.headers["synced"] > found.offsets
     for offset in found.offsets[ahead & ~found.bad].tolist():
         found.faults.append(Fault(Rule.FRAME_HEADER, offset, "the frame says that it was synced before it was written"))

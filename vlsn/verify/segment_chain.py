@@ -194,7 +194,7 @@ def log_chain(disk: Disk, directory: str, *, live: bool, stated: Sequence[Lsn] =
         salt, synced = _frames_in(disk, info)
         known = info.number in named or any(lsn_file(at) == info.number for at in stated)
         if known or (salt is not None and (synced >= FIRST_FRAME or info.number < last_active)):
-            fault = info.fault or "a standby that was never taken, but the log goes on in it"
+            fault = info.fault or "a segment that was prepared but never used, yet the log continues in it"
             taken.append((info, salt or 0, fault))
         elif salt is not None:
             unsynced = True

@@ -415,7 +415,7 @@ class _Verifier:
         except OSError as error:
             if not is_unread(error):
                 raise
-            self.add(Rule.NODE_FILE, NODE_FILE_NAME, 0, 0, f"the disk does not give it: {error}")
+            self.add(Rule.NODE_FILE, NODE_FILE_NAME, 0, 0, f"the disk cannot read it: {error}")
         else:
             for number, fault in faults.items():
                 what = f"{NODE_FILE_NAME}: slot {number} of 2 cannot be read ({fault})"

@@ -204,7 +204,7 @@ class Cleaner:
 
     def _left(self) -> str:
         fault = self.life.background.fault("removal")
-        return f"files of segments that were cleaned away are left: {fault.why}" if fault is not None else ""
+        return f"files of segments that were cleaned away are not removed yet: {fault.why}" if fault is not None else ""
 
 
 class CleaningPass:
@@ -312,7 +312,7 @@ class CleaningPass:
     def _unknown(self) -> list[Limit]:
         """Returns limits that keep every segment while this node does not know the consumers' positions."""
         lacking = self._view.history.small.lacks_to > 0
-        return [Limit("consumers that are not known yet", Vlsn(0))] if lacking else []
+        return [Limit("consumers whose positions are not known yet", Vlsn(0))] if lacking else []
 
     # 2
 

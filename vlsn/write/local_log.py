@@ -157,7 +157,7 @@ class LocalLog:
         if self.care.space.low:
             raise NoSpace(f"{self.no_space}; free some and appends continue by themselves")
         if placement.is_full_for(pending.cost) and (refusal := placement.refusal) is not None:
-            raise type(refusal)(f"{refusal}; when there is one, appends continue by themselves")
+            raise type(refusal)(f"{refusal}; appends continue by themselves once there is one")
         self._check_queue(pending)
         if pending.durability is Durability.NO_SYNC:
             self._reserve(pending)

@@ -284,7 +284,7 @@ class Placement:
             self._ends[live.number] = live.offset
             self._close(live)
         for tail in deleted:
-            assert tail.number not in self._ends, "it never became part of the log"
+            assert tail.number not in self._ends, "the segment never became part of the log"
             self._keeper.submit(tail.file.close, lambda _: None, lambda _: None)
         self._synced(new)
         gone = {tail.number for tail in deleted} | ({live.number} if live is not None else set())
