@@ -10,8 +10,8 @@
        (``rounds.py``), the feeder first finishes the message that it is sending. Then it sends ROUND, and passes the
        replica's answer to the master.
 
-A feeder exists within one term of a master and stops with that term. A fault of the feed (a damaged segment, a replica
-that sends rubbish, a closed channel) stops only this feed.
+A feeder exists within one term of a master, and stops at the end of the term. A fault of the feed (a damaged segment, a
+replica that sends rubbish, a closed channel) stops only this feed.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ class FeederOwner(Protocol):
 
 
 class Feeder:
-    """One feed of blocks to one replica. ``run`` lasts as long as the feed. The feed's owner calls ``handed_over``,
-    ``synced`` and ``tell_dtvlsn`` meanwhile."""
+    """One feed of blocks to one replica. ``run`` lasts as long as the feed. While the feed runs, its owner calls
+    ``handed_over``, ``synced`` and ``tell_dtvlsn``."""
 
     def __init__(
         self,
@@ -146,8 +146,8 @@ class Feeder:
         self.sent = NULL_VLSN
         self.acked = NULL_VLSN
         self.silent_ticks = 0
-        """The number of the owner's ticks since the replica's last ACK. Seconds would mislead: after this process has
-        stalled, the replica's ACKs are still unread in its socket."""
+        """The number of the owner's ticks since the replica's last ACK. A time in seconds would mislead: after this
+        process has stalled, the replica's ACKs are still unread in its socket."""
         self.streaming = False
         self.source: Source | None = None
         self._log = log

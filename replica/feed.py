@@ -112,7 +112,7 @@ class ReplicaFeed:
         self._on_progress = on_progress
         self._came = 0
         """The number of bytes received until the last tick. ``_whole`` is true if a complete message has been received
-        since that tick."""
+        since the last tick."""
         self._whole = False
         self._silent_looks = 0
         self._unsynced = 0
@@ -126,8 +126,8 @@ class ReplicaFeed:
         """True once the master has said that some append waits for less than a sync. In that case ACKs also report the
         VLSNs that are written but not synced."""
         self._held: tuple[Position, BlockRun] | None = None
-        """Blocks that raise the group's level (the version of its formats). Such blocks are handed to the log only
-        after the node file has stored the new level."""
+        """Blocks that raise the group's level (the version of its formats). Blocks with a new level are handed to the
+        log only after the node file has stored the level."""
 
     async def run(self) -> None:
         """Runs the feed. Returns, or raises an error, when the feed has stopped. ``IntegrityFault``,

@@ -6,8 +6,8 @@
 
 1. Blocks are kept byte for byte, in this node's own frames and segments. A peer's headers, salt, checkpoints, rollbacks
    and node file are not kept.
-2. A session has a fixed end: the provider's durable end at the time when the session opened. Blocks after it are not
-   kept.
+2. A session has a fixed end: the provider's durable end at the time when the session opened. Blocks after a session's
+   fixed end are not kept.
 3. Before a block is written, its term is stored in the node file and synced.
 4. A restore may be interrupted at any moment. A restore continues after this log's last synced block, from the same
    provider or another one. But if the terms of this log and of the provider's log disagree, the restore begins again
@@ -57,7 +57,7 @@ def choose(offers: Sequence[Offer], *, have: Vlsn, durable: End, rotten: Collect
     """Chooses the members to restore from, best first.
 
     ``durable`` is the end, as a VLSN and a term, that this node may have acknowledged. A member is useful if its log is
-    durable up to that end. A member whose log is durable in a later term is also useful, because it has every entry
+    durable up to ``durable``. A member whose log is durable in a later term is also useful, because it has every entry
     that can be durable. Members whose durable end is far behind the best member's are left out.
 
     ``have`` is the last VLSN restored already. A member whose log begins at ``have + 1`` or earlier is preferred, so
@@ -157,7 +157,7 @@ class Transfer:
     store_term: Callable[[Term], Awaitable[None]]
     offload: Callable[[Callable[[], Unpacked]], Awaitable[Unpacked]]
     _have: Vlsn = NULL_VLSN
-    """The last VLSN handed to the log. ``_term`` is the term of that VLSN."""
+    """The last VLSN handed to the log. ``_term`` is the term of ``_have``."""
     _term: int = 0
     _unsynced: int = 0
     _failed: VlsnLogError | None = None

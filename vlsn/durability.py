@@ -57,7 +57,7 @@ class GroupDurability(msgspec.Struct, frozen=True, gc=False):
         return self.local != "sync" or self.replica != "sync"
 
     def exceeds(self, other: GroupDurability) -> bool:
-        """Returns whether this requires more of the master, or more of a replica, than ``other``."""
+        """Returns whether this durability requires more of the master, or more of a replica, than ``other``."""
         (local, replica), (its_local, its_replica) = self.levels, other.levels
         return local > its_local or replica > its_replica
 
@@ -113,7 +113,8 @@ def asked_code(asked: GroupDurability | None) -> int:
 
 
 def asked_of(code: int) -> GroupDurability | None:
-    """Unpacks a number that ``asked_code`` has packed. Raises ``ValueError`` for any other number."""
+    """Unpacks a number that ``asked_code`` has packed. Raises ``ValueError`` for a number that it cannot have
+    packed."""
     return _PAIRS[Durability((code & 0xFF) - 1), Durability((code >> 8) - 1)] if code else None
 
 
@@ -124,5 +125,6 @@ def answered_code(answered: GroupDurability) -> int:
 
 
 def answered_of(code: int) -> GroupDurability:
-    """Unpacks a number that ``answered_code`` has packed. Raises ``ValueError`` for any other number."""
+    """Unpacks a number that ``answered_code`` has packed. Raises ``ValueError`` for a number that it cannot have
+    packed."""
     return _PAIRS[Durability(Durability.SYNC - (code & 3)), Durability(Durability.SYNC - (code >> 2))]

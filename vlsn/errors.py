@@ -44,7 +44,8 @@ def _made(kind: type[VlsnLogError], *arguments: object) -> VlsnLogError:
 
 
 class BadBody(VlsnLogError):
-    """A body, batch, block or message does not match its format. None of it was accepted."""
+    """A body, batch, block or message does not match its format. Nothing of the body, batch, block or message was
+    accepted."""
 
     slug = "bad-body"
     retry_safe = True
@@ -62,7 +63,7 @@ class BadArgument(VlsnLogError):
 
 
 class TooLarge(VlsnLogError):
-    """An entry, key, batch or body is over its limit. Nothing of it was read or stored."""
+    """An entry, key, batch or body is over its limit. Nothing of a refused entry was read or stored."""
 
     slug = "too-large"
     retry_safe = True
@@ -162,7 +163,7 @@ class Trimmed(VlsnLogError):
 
 
 class QueueFull(VlsnLogError):
-    """The append queue is over its limit. Nothing of the append was logged. Wait and send it again."""
+    """The append queue is over its limit. Nothing of the append was logged. Wait, and send the append again."""
 
     slug = "queue-full"
     retry_safe = True
@@ -251,7 +252,7 @@ class OutcomeUnknown(VlsnLogError):
 
 class TransactionGone(VlsnLogError):
     """The transaction is no longer staged: it was aborted, was idle for too long, or its master no longer leads.
-    Nothing of the transaction was or will be logged. Run it again as a new transaction."""
+    Nothing of the transaction was or will be logged. Run the transaction again as a new one."""
 
     slug = "transaction-gone"
     retry_safe = True
@@ -325,7 +326,7 @@ class Restoring(VlsnLogError):
 
 class CopyNeeded(VlsnLogError):
     """Too few other members are known to have everything that they acknowledged. So this node must not give up its copy
-    of the log. Another node that wants to give up its own copy must not rely on this copy either."""
+    of the log. Another node that wants to give up its own copy must not rely on this node's copy either."""
 
     slug = "not-ready"
     retry_safe = True
@@ -333,8 +334,8 @@ class CopyNeeded(VlsnLogError):
 
 
 class ProducersMissing(VlsnLogError):
-    """The node lost its table of producers with its ``state``, and no member has provided it yet. So the node cannot
-    decide whether this submission was logged before. Nothing was logged; send the submission again."""
+    """The node lost its table of producers with its ``state``, and no member has provided the table yet. So the node
+    cannot decide whether this submission was logged before. Nothing was logged; send the submission again."""
 
     slug = "not-ready"
     retry_safe = True
@@ -385,7 +386,7 @@ class WrongGroup(FeedRefused):
 
 class WrongVersion(FeedRefused):
     """A file, a batch or a peer has a version that this binary does not support. Nothing was changed. Run a vlsnlog
-    that supports this version. A version with a wrong checksum never raises this error, since that is damage."""
+    that supports this version. A version with a wrong checksum is damage, and never raises ``WrongVersion``."""
 
     slug = "wrong-version"
 
@@ -495,9 +496,9 @@ def said_of(error: BaseException) -> str:
 
 
 def bare(error: E) -> E:
-    """Returns ``error`` itself, without its traceback, cause and context. An error that is kept must be passed through
-    this function first. The traceback of an error has frames, whose local variables may refer to the object that keeps
-    the error. That would be a reference cycle, which lives until a garbage collection."""
+    """Returns ``error`` itself, without its traceback, cause and context. An error that is to be kept must be passed
+    through ``bare`` first. The traceback of an error has frames, whose local variables may refer to the object that
+    keeps the error. That would be a reference cycle, which lives until a garbage collection."""
     error.__cause__ = error.__context__ = error.__traceback__ = None
     return error
 

@@ -28,7 +28,8 @@ NULL_TERM = Term(0)
 U32_MAX = 0xFFFF_FFFF
 U64_MAX = 0xFFFF_FFFF_FFFF_FFFF
 NUMBER_MAX = (1 << 63) - 1
-"""The highest term, VLSN or time. All of them fit a signed 64-bit integer, since some readers have no other type."""
+"""The highest term, VLSN or time. Terms, VLSNs and times fit a signed 64-bit integer, since some readers have no other
+type."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,32}\Z")
 _PART = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,64}\Z")

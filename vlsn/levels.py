@@ -1,14 +1,14 @@
 """Levels. A level is one number for all formats and meanings that a binary supports. Higher levels include lower ones.
 
-Level 1 has all formats, messages and meanings from the time when levels were introduced. If no level is stated, it is
-1. Level 2 adds transactions, more settings in COMMIT entries, and appends that request less than a sync. Level 3 adds
-destinations, whose acknowledgements are noted in COMMIT entries. Level 4 adds delays before a destination's messages
-are delivered again, and a limit on its delivered but unacknowledged messages. Level 5 adds no format, but requires that
-members sign all calls to each other. A node without the group's key does not support level 5. A binary supports a range
-of levels, ``LEVELS``. Two binaries that communicate need a level in common.
+Level 1 has all formats, messages and meanings from the time when levels were introduced. If no level is stated, level 1
+is assumed. Level 2 adds transactions, more settings in COMMIT entries, and appends that request less than a sync. Level
+3 adds destinations, whose acknowledgements are noted in COMMIT entries. Level 4 adds delays before a destination's
+messages are delivered again, and a limit on its delivered but unacknowledged messages. Level 5 adds no format, but
+requires that members sign all calls to each other. A node without the group's key does not support level 5. A binary
+supports a range of levels, ``LEVELS``. Two binaries that communicate need a level in common.
 
-The group's level is stored in its log. A COMMIT entry sets the level, and a rollback may undo this. A durable level is
-never undone. Code checks ``LogView.level`` before it writes anything that only a later level supports:
+The group's level is stored in its log. A COMMIT entry sets the level, and a rollback may undo this. A level that is
+durable is never undone. Code checks ``LogView.level`` before it writes anything that only a later level supports:
 
     if log.view.level >= 2: every member supports level 2, for ever: a kind, field or limit of level 2 may be written
 
@@ -61,7 +61,7 @@ class Levels(NamedTuple):
 
     def check_peer(self, theirs: Levels, *, own: str, peer: str) -> None:
         """Checks that ``own``, with these levels, and ``peer``, with the levels ``theirs``, have a level in common.
-        Raises ``BadBody`` or ``WrongVersion`` if they have none."""
+        Raises ``BadBody`` or ``WrongVersion`` if they have no level in common."""
         if theirs.min > theirs.max:
             raise BadBody(f"{peer} states levels from {theirs.min} to {theirs.max}")
         if theirs.max < self.min or self.max < theirs.min:

@@ -72,7 +72,7 @@ log's end."""
 PRODUCERS_AT_LEVEL_1 = 4_096
 """The most producers that a log remembers while its group is at level 1. If there are more, the producer with the
 oldest append is forgotten. The limits on producers and on remembered submissions must be the same on every node;
-otherwise the nodes' tables would differ. So a change of such a limit would be a change of the format."""
+otherwise the nodes' tables would differ. So a change of one of these limits would be a change of the format."""
 PRODUCERS_DEFAULT = 65_536
 """The most producers that a log remembers from level 2 on, if the group has set no other number
 (``Settings.producers``)."""
@@ -148,13 +148,13 @@ SCAN_BYTES_PER_S_MIN = MIB
 """The lowest setting for the bytes that a node sends in a second to audits and scans. With less than one piece a
 second, waiting readers would give the node up as dead."""
 PAGE_BYTES = 10 * MIB
-"""The size from which on a page file of a destination gets no further record. A record that is larger than this has a
-page of its own."""
+"""The size from which on a page file of a destination gets no further record. A record that is larger than
+``PAGE_BYTES`` has a page of its own."""
 PAGE_BYTES_MIN = 16 * KIB
 """The smallest page size that can be set, since a smaller one would make a file for every few messages. The largest is
 ``PAGES_CACHE_BYTES_MAX``."""
 PAGING_WINDOW_BYTES = MIB
-"""The bytes of log that the pager reads at once. The wanted entries of a destination in one such portion become one
+"""The bytes of log that the pager reads at once. The entries in these bytes that a destination wants become one
 record."""
 PAGING_STRIDE_BYTES = 32 * MIB
 """The approximate bytes of log that the pager reads before it syncs its records and enters them in the page table."""

@@ -197,7 +197,7 @@ class KeyValue(Protocol):
         ...
 
     def close(self) -> None:
-        """Closes the store. Closing it again does no harm. Later reads raise ``LogClosed``."""
+        """Closes the store. Closing a store again does no harm. Later reads raise ``LogClosed``."""
         ...
 
 

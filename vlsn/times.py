@@ -29,8 +29,8 @@ def text_of(time_us: int) -> str:
 
 
 def time_of(text: str) -> int:
-    """Converts ISO 8601 to µs since the epoch. A text without an offset is in UTC. Raises ``BadArgument`` for any other
-    text."""
+    """Converts ISO 8601 to µs since the epoch. A text without an offset is in UTC. Raises ``BadArgument`` for a text
+    that is not ISO 8601."""
     try:
         return time_us(datetime.fromisoformat(text))
     except ValueError:

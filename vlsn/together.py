@@ -1,9 +1,10 @@
-"""Runs several coroutines in parallel for one task. All of them end before that task continues.
+"""Runs several coroutines in parallel for one task. All coroutines end before the task continues.
 
 ``asyncio.TaskGroup`` is not used, since it cancels the calling task when a coroutine fails. Python before 3.13 may
-leave that cancel counted (``Task.cancelling``). From then on, ``asyncio.timeout`` of Python 3.11.0 to 3.11.2, which
-Debian 12 has, raises its own cancel in that task instead of a ``TimeoutError``. Also, ``TaskGroup`` may lose a cancel
-from outside that coincides with a failing coroutine. The module ``together`` never cancels the calling task.
+leave that cancel counted (``Task.cancelling``). With such a leftover cancel, ``asyncio.timeout`` of Python 3.11.0 to
+3.11.2, which Debian 12 has, raises its own cancel in that task instead of a ``TimeoutError``. Also, ``TaskGroup`` may
+lose a cancel from outside that coincides with a failing coroutine. The module ``together`` never cancels the calling
+task.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class LogCalls:
         self._latch = latch
         self._worker = worker
         self.gone: LogClosed | None = None
-        """The error with the reason why the log's threads no longer exist; None while they exist."""
+        """The error with the reason why the log's threads no longer exist. None while the threads exist."""
 
     def begun(self, begin: Callable[[Answer[T]], None]) -> T:
         """Calls ``begin`` under the log's latch with an ``Answer``, waits for it, and returns its value."""

@@ -6,7 +6,8 @@
     the process ends                logs that are still open are closed first; their threads do not delay the end
     the process forks               the child has the log's memory but not its threads: in the child the log is closed
 
-The log's threads hold no reference to the callers' ``Log`` object. If they did, that object would never become garbage.
+The log's threads hold no reference to the callers' ``Log`` object, since otherwise the object would never become
+garbage.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class LogEnd:
         atexit.register(self._at_exit)
 
     def close(self) -> None:
-        """Closes the log, after the appends and the rollback that are under way. Closing it again does no harm. Raises
-        ``LogFailed`` if the log fails meanwhile. Even then everything is closed."""
+        """Closes the log, after the appends and the rollback that are under way. Closing a log again does no harm.
+        Raises ``LogFailed`` if the log fails meanwhile. Even then everything is closed."""
         failed = self._log.life.failure
         try:
             self._calls.in_turn(lambda: self._close(failed))

@@ -190,8 +190,8 @@ class Log:
         return self._log.life.background.faults()
 
     def synced_length(self, segment: int) -> int:
-        """Returns how many bytes of ``segment`` are synced. Another process may read the file up to that offset.
-        Returns 0 if ``segment`` is not, or no longer, a segment of the log."""
+        """Returns how many bytes of ``segment`` are synced. Another process may read the file's synced bytes. Returns 0
+        if ``segment`` is not, or no longer, a segment of the log."""
         return self._log.view.synced_end(segment)
 
     @overload
@@ -214,15 +214,16 @@ class Log:
         keys: Iterable[Buffer | None] | None = None,
         durability: Durability = Durability.SYNC,
     ) -> tuple[Vlsn, Vlsn]:
-        """Appends all ``values`` or none, as they are at the time of the call. Returns their first and last VLSN. A
-        ``bytes``, ``bytearray`` or ``memoryview`` is a single value, whose key is ``key``. For several values, ``keys``
-        has a key or None for each value. An empty key means no key.
+        """Appends all ``values`` or none, as they are at the time of the call. Returns the first and last VLSN of the
+        new entries. A ``bytes``, ``bytearray`` or ``memoryview`` is a single value, whose key is ``key``. For several
+        values, ``keys`` has a key or None for each value. An empty key means no key.
 
-        On return the entries are on the medium. With ``WRITE_NO_SYNC`` they are only written on return, and are synced
-        within ``sync_interval_s``. With ``NO_SYNC`` they are written within ``flush_interval_s`` (see ``Durability``
-        and ``LogOptions``). Entries can be read once they are synced. If nothing was logged, raises ``QueueFull`` (from
-        90 % of the queue on), ``NoSpace``, ``TooLarge``, ``BadBody``, ``BadArgument`` or ``TypeError``. If the log
-        closes or fails, the entries may have been logged; raises ``OutcomeUnknown`` or ``LogFailed`` then.
+        On return the entries are on the medium. With ``WRITE_NO_SYNC`` the entries are only written on return, and are
+        synced within ``sync_interval_s``. With ``NO_SYNC`` the entries are written within ``flush_interval_s`` (see
+        ``Durability`` and ``LogOptions``). Entries can be read once they are synced. If nothing was logged, raises
+        ``QueueFull`` (from 90 % of the queue on), ``NoSpace``, ``TooLarge``, ``BadBody``, ``BadArgument`` or
+        ``TypeError``. If the log closes or fails, the entries may have been logged; raises ``OutcomeUnknown`` or
+        ``LogFailed`` then.
         """
         shot = OneShot()
         pending = self._submit(values, key, keys, durability, shot)
@@ -315,9 +316,9 @@ class Log:
 
     def find_time(self, at: datetime | int) -> Vlsn:
         """Returns the first VLSN of the first synced block that was sealed at ``at`` or later, by the clock of the
-        process that sealed it. ``at`` is a ``datetime`` (UTC if it has no zone) or µs since the epoch. If there is no
-        such block, returns the VLSN after the last synced one, so that the caller can wait for it. A search reads about
-        a MiB, whatever the length of the log. Raises ``Damaged`` or ``BadArgument``."""
+        process that sealed it. ``at`` is a ``datetime`` (UTC if it has no zone) or µs since the epoch. If no block was
+        sealed at ``at`` or later, returns the VLSN after the last synced one, so that the caller can wait for that
+        VLSN. A search reads about a MiB, whatever the length of the log. Raises ``Damaged`` or ``BadArgument``."""
         return self._reading.find_time(time_us(at))
 
     def wait_for(self, vlsn: int, timeout_s: float | None = None) -> bool:
@@ -433,7 +434,8 @@ class Log:
                 self._take_term()
 
     def close(self) -> None:
-        """Stops the log cleanly, after the appends and the rollback that are under way. Closing it again does no harm.
+        """Stops the log cleanly, after the appends and the rollback that are under way. Closing a log again does no
+        harm.
 
         Raises ``LogFailed`` if the log fails meanwhile. Even then everything is closed.
         """

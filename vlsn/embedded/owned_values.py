@@ -23,7 +23,7 @@ _NO_KEYS = frozenset({type(None)})
 
 
 def owned(piece: object) -> bytes:
-    """Converts one value or key to ``bytes``. Raises ``TypeError`` for any other type."""
+    """Converts one value or key to ``bytes``. Raises ``TypeError`` for a type that is no buffer of bytes."""
     if type(piece) is bytes:
         return piece
     _check(type(piece))

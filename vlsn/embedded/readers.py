@@ -65,8 +65,8 @@ class LogReading:
         return chain.from_iterable(run.pairs for run in self._runs(from_vlsn, to_vlsn, some, keeps))
 
     def find_time(self, time_us: int) -> Vlsn:
-        """Returns the first VLSN of the first synced block that was sealed at ``time_us`` or later. If there is no such
-        block, returns the VLSN after the last synced one. Raises ``Damaged``."""
+        """Returns the first VLSN of the first synced block that was sealed at ``time_us`` or later. If no block was
+        sealed then, returns the VLSN after the last synced one. Raises ``Damaged``."""
         log = self._log
         while True:
             search = TimeSearch(log.view.index, time_us, log.view.range.first, log.view.range.last_sync)
@@ -117,7 +117,7 @@ class LogReading:
                     # grows.
                     stored = at <= log.view.index.levels.covered
                     mapping = (scanner if stored else log.view.index).at_or_before(at)
-                    if mapping is None:  # a cleaning or a rollback is just removing this VLSN
+                    if mapping is None:  # a cleaning or a rollback is just removing the VLSN to read
                         self._check_first(at)
                         wanted = min(wanted, log.view.range.last)
                         continue

@@ -46,9 +46,9 @@ class LogTransaction:
         key: Buffer | None = None,
         keys: Iterable[Buffer | None] | None = None,
     ) -> LogTransaction:
-        """Adds entries, as they are at the time of the call, like ``Log.append``. Nothing is logged yet. Raises
-        ``TooLarge`` past the limits of one transaction, ``BadBody``, ``BadArgument`` or ``TypeError``. Entries added
-        before are kept."""
+        """Adds the entries ``values``, as they are at the time of the call, like ``Log.append``. Nothing is logged yet.
+        Raises ``TooLarge`` past the limits of one transaction, ``BadBody``, ``BadArgument`` or ``TypeError``. Entries
+        added before are kept."""
         self._check_open()
         part = values_of(*owned_with_keys(values, key, keys))
         whole = Transaction([*self._parts, part])
@@ -57,9 +57,9 @@ class LogTransaction:
         return self
 
     def commit(self) -> tuple[Vlsn, Vlsn]:
-        """Logs the transaction. Returns its first VLSN and the VLSN of its COMMIT. The transaction is then as durable
-        as after ``Log.append``. Raises the errors of ``Log.append``. If nothing was logged, the transaction is still
-        open, and may be committed again."""
+        """Logs the transaction. Returns the transaction's first VLSN and the VLSN of its COMMIT. The transaction is
+        then as durable as after ``Log.append``. Raises the errors of ``Log.append``. If nothing was logged, the
+        transaction is still open, and may be committed again."""
         self._check_open()
         self.first, self.last = self._commit(Transaction(self._parts))
         self._end("committed")
@@ -76,7 +76,8 @@ class LogTransaction:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Commits the transaction, unless it has ended. Aborts it if the ``with`` block has raised an error."""
+        """Commits the transaction, unless it has ended. Aborts the transaction if the ``with`` block has raised an
+        error."""
         if kind is not None:
             self.abort()
         elif not self._over:

@@ -41,8 +41,8 @@ class WaitingAppend(Pending):
             self.shot.give(error)
 
     def tell_by_relay(self) -> OneShot | None:
-        """Answers like ``tell``. If a thread waits for the answer, returns that thread's shot; the caller must then
-        wake the thread."""
+        """Answers like ``tell``. If a thread waits for the answer, returns the thread's ``OneShot``; the caller must
+        then wake the thread with it."""
         if self._told or not isinstance(self.shot, OneShot):
             self.tell()
             return None

@@ -145,14 +145,14 @@ class Entry(Record, frozen=True, gc=False):
     value: bytes
 
     def text(self) -> str:
-        """Returns the value decoded as UTF-8. Raises ``ValueError`` if it is not UTF-8."""
+        """Returns the value decoded as UTF-8. Raises ``ValueError`` if the value is not UTF-8."""
         try:
             return decode_text(self.value)
         except ValueError as error:
             raise ValueError(f"VLSN {self.vlsn} is not text: {error}") from None
 
     def json(self) -> Any:
-        """Returns the value decoded as JSON. Raises ``ValueError`` if it is not JSON."""
+        """Returns the value decoded as JSON. Raises ``ValueError`` if the value is not JSON."""
         try:
             return decode_json(self.value)
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""A run of blocks from another node. All of them are checked before any is written.
+"""A run of blocks from another node. All blocks of a run are checked before any of them is written.
 
 Both checksums of every block must be right, and the blocks must be consecutive. The terms of the blocks must be between
 the last term of this node's log and the feed's term. Entries of the log's own (TERM, GROUP …) must be readable. Many

@@ -8,7 +8,7 @@ of waiting messages all use this rule.
 
 A dead letter reports a message that no worker could process, and names the destination of that message. The letters of
 other destinations are messages like other entries, so a destination may be used for all dead letters of a group. Only
-the master writes letters, always in this form, so the first bytes of a letter show its destination.
+the master writes dead letters, always in the form shown above, so the first bytes of a letter show its destination.
 """
 
 from __future__ import annotations

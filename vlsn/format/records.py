@@ -281,7 +281,8 @@ class CommitEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """Names of the small state (the log's table of names and values), each with its new value from this entry on, which
     is any JSON. ``null`` removes a name (``state/small_state``)."""
     acks: dict[str, AckNote] = {}
-    """Notes of acknowledgements, by the uuids of their destinations. Such notes exist from level 3 on."""
+    """Notes of acknowledgements, by the uuids of their destinations. Notes of acknowledgements exist from level 3
+    on."""
 
     @classmethod
     def putting(cls, puts: Mapping[str, Any]) -> Self:

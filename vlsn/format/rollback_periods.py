@@ -4,7 +4,7 @@
 
 A record cannot abandon later frames. So if the end in a record is past the record itself, only the frames before the
 record are abandoned. If periods cross, or a ROLLBACK_END names a START that does not exist, it is unclear which blocks
-are visible. A log with such records cannot be opened.
+are visible. A log with contradictory rollback records cannot be opened.
 """
 
 from __future__ import annotations

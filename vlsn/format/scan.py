@@ -279,7 +279,7 @@ def salt_of(buf: Buffer, base: int, start: int) -> int | None:
         salt = (int.from_bytes(view[position - base + 16 : position - base + 20], "little") ^ position) & U32_MAX
         if is_frame(buf, base, position, salt):
             return salt
-        # Any salt is accepted here, so each magic number in a client's bytes may claim a length up to the end of the
+        # The search accepts any salt, so each magic number in a client's bytes may claim a length up to the end of the
         # file.
         left -= min(int.from_bytes(view[position - base + 4 : position - base + 8], "little"), limit - position)
         if left < 0:
@@ -311,8 +311,8 @@ def _by_length(buf: Buffer, base: int, start: int, end: int) -> Offsets:
 
 
 def _by_marks(buf: Buffer, base: int, start: int, end: int, salt: int) -> Offsets | None:
-    """Searches for magic and salt, and checks by the lengths that the frames found are consecutive. Returns None if
-    they are not consecutive, or are few or large."""
+    """Searches for magic and salt, and checks by the lengths that the frames found are consecutive. Returns None if the
+    frames found are not consecutive, or are few or large."""
     if end - start < _MARKS_BYTES_MIN:
         return None
     if int.from_bytes(buf[start - base + 4 : start - base + 8], "little") > _MARKS_FRAME_BYTES:

@@ -35,8 +35,8 @@ ALONE_BYTES = 32 * KIB
 """Submissions of at least this size are not merged, since the copy (0.1 ms for 100 KiB) costs more than a block."""
 
 MIXED_ENTRIES_MAX = 64
-"""Plain submissions of at most this many entries share a block with transactions. A plain submission in such a block
-has the columns for transactions, too."""
+"""Plain submissions of at most this many entries share a block with transactions. In a block with transactions, plain
+submissions have the columns for transactions, too."""
 
 _PRODUCER, _KEYED = attrgetter("producer"), attrgetter("keyed")
 _DATA = int(EntryKind.DATA)

@@ -62,7 +62,7 @@ def sidecar_name(number: int) -> str:
 
 
 def parse_segment_name(name: str) -> int | None:
-    """Returns the number in a segment file's name, or None for any other file."""
+    """Returns the number in a segment file's name, or None if ``name`` is not a segment file's."""
     match = _NAME.match(name)
     return int(match[1]) or None if match else None
 
@@ -158,5 +158,5 @@ class SegmentHeader:
 
 
 def decode_name(field: bytes) -> str:
-    """Decodes the text before the zeros in a field of 32 bytes. ``is_name`` checks whether it is a valid name."""
+    """Decodes the text before the zeros in a field of 32 bytes. ``is_name`` checks whether the text is a valid name."""
     return field.rstrip(b"\0").decode("ascii", "replace")

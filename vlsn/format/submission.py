@@ -100,8 +100,8 @@ def check_values(
     body_bytes_max: int = BODY_BYTES_MAX,
     entries_max: int = BATCH_ENTRIES_MAX,
 ) -> None:
-    """Checks the limits of one submission. ``named`` means that it has a producer. Raises ``TooLarge``. Raises
-    ``BadBody`` if there are no values, or if the number of keys differs from the number of values."""
+    """Checks the limits of one submission. ``named`` means that the submission has a producer. Raises ``TooLarge``.
+    Raises ``BadBody`` if there are no values, or if the number of keys differs from the number of values."""
     if not values or (keys is not None and len(keys) != len(values)):
         raise BadBody(f"{len(values)} values and {len(keys or ())} keys")
     if len(values) > entries_max:

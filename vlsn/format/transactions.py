@@ -30,7 +30,7 @@ def check_transactions(txns: bytes, kinds: bytes, first_vlsn: int) -> None:
 
 def _all_whole(kinds: bytes, first_vlsn: int) -> bytes:
     """Returns the column of ids for a block with these ``kinds`` in which every row belongs to a complete transaction.
-    Returns b"" if no such block can have these kinds."""
+    Returns b"" if the kinds cannot be those of complete transactions only."""
     if len(kinds) <= SMALL_COLUMN:
         return _few_whole(kinds, first_vlsn)
     ends = np.frombuffer(kinds, np.uint8).nonzero()[0] + 1

@@ -221,7 +221,7 @@ class VlsnSet:
         return _varints(np.concatenate((np.array([len(heads)], np.uint64), heads, sizes[sizes > 0] - np.uint64(1))))
 
     def _pack_one(self) -> bytes:
-        """Packs a set of one interval. Acknowledgements in order make such a set."""
+        """Packs a set of one interval, as acknowledgements in order produce."""
         first, more = int(self.firsts[0]), int(self.lasts[0] - self.firsts[0])
         packed = bytearray(b"\x01")
         for number in ((first - 1) << 1 | (more > 0), *([more - 1] if more else ())):
@@ -259,7 +259,7 @@ class VlsnSet:
 
     @classmethod
     def _unpack_one(cls, packed: bytes) -> VlsnSet:
-        """Unpacks a set of one interval. Acknowledgements in order make such a set."""
+        """Unpacks a set of one interval, as acknowledgements in order produce."""
         numbers, number, shift = list[int](), 0, 0
         for byte in packed[1:]:
             number |= (byte & 0x7F) << shift

@@ -1,9 +1,9 @@
 """Buckets. A bucket is a run of mappings from a block's first VLSN to the block's LSN, within one segment.
 
 1. A bucket covers VLSNs ``first`` … ``last`` of one segment, and the bucket's mappings rise in VLSN and in offset.
-2. The first mapping is that of ``first``. The last mapping is that of the bucket's last block, which ends at ``last``.
-   If the index was cut at a block without a known mapping, the bucket's last mapping is the closest one before that
-   block. In such a bucket ``last`` may be in the next segment, but no mapping is.
+2. The first mapping of a bucket is that of VLSN ``first``. The last mapping is that of the bucket's last block, which
+   ends at ``last``. If the index was cut at a block without a known mapping, the bucket's last mapping is the closest
+   one before the cut. In a bucket that was cut so, ``last`` may be in the next segment, but no mapping is.
 3. The mappings between the first and the last are sparse. A reader finds the closest mapping at or before a VLSN, and
    walks the block headers from there.
 4. Only the current bucket is changed. ``freeze`` makes a permanent bucket from it. On disk, a bucket has the form
@@ -47,8 +47,8 @@ def bucket_key(first: Vlsn) -> bytes:
 
 
 class Bucket(msgspec.Struct, frozen=True, gc=False):
-    """A run of mappings from VLSN to LSN that no longer changes. It is a Struct because every lookup in the store makes
-    a new one."""
+    """A run of mappings from VLSN to LSN that no longer changes. ``Bucket`` is a Struct because every lookup in the
+    store makes a new one."""
 
     file: int
     first: Vlsn

@@ -21,7 +21,8 @@ class Flush:
     store: KeyValue
     record: Record
     tracked: tuple[Bucket, ...]
-    """The tracker's buckets (those not stored yet), ascending. The tracker drops them when the flush is finished."""
+    """The tracker's buckets (those not stored yet), ascending. The tracker drops its buckets when the flush is
+    finished."""
     patches: tuple[Bucket, ...] = ()
     """Buckets that replace stored buckets."""
     drops: tuple[tuple[bytes, bytes], ...] = ()

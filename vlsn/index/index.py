@@ -49,7 +49,7 @@ class VlsnIndex(Lookups):
     def __init__(self, store: KeyValue, latch: AbstractContextManager[object], **settings: int) -> None:
         super().__init__(store, latch, **settings)
         self.owner = 0
-        """The incarnation of the node whose log is indexed. Every flush stores this number."""
+        """The incarnation of the node whose log is indexed. Every flush stores the owner's incarnation."""
         self._waiters = Waiters()
         self._times = TimeIndex()
         self.checkpoint_id: int | None = None
@@ -108,8 +108,8 @@ class VlsnIndex(Lookups):
 
     def wait_for(self, vlsn: Vlsn, wake: Wake) -> Cancel:
         """Calls ``wake(None)`` when ``vlsn`` is in the index: at once if it is already there, else in the thread that
-        adds it. Calls ``wake(error)`` if the wait ends before. ``wake`` is called only once, and never after the wait
-        was cancelled with the returned function."""
+        adds it. Calls ``wake(error)`` if the wait ends before ``vlsn`` is in the index. ``wake`` is called only once,
+        and never after the wait was cancelled with the returned function."""
         with self._latch:
             if vlsn > self.range.last:
                 number = self._waiters.add(vlsn, wake)

@@ -8,7 +8,7 @@
 2. A cut changes the tracker at once. A cut also records which keys have to be deleted from the store (``drops``), and
    which buckets have to be added (``patches``). The caller of a cut then runs a flush, which writes these deletions and
    additions.
-3. Lookups are right even before that flush, since nothing in the store has changed below ``covered``.
+3. Lookups are right even before the flush of a cut, since nothing in the store has changed below ``covered``.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     at_or_before(15) → (11, lsn)     the closest mapping at or before 15; the reader walks block headers from there
     at_or_after(15)  → (21, lsn)     the closest mapping at or after 15, or else the last mapping
 
-Inside the range both lookups always find a mapping. Outside the range they return None. Recent VLSNs are found in the
-tracker (a hit), all others in the store (a miss). A stored bucket (a run of mappings) that has rotted is treated as a
-gap. The lookup then returns a mapping before the gap, at worst the range's first mapping. The lookup also sets
+Inside the range both lookups always find a mapping. Outside the range both lookups return None. Recent VLSNs are found
+in the tracker (a hit), all others in the store (a miss). A stored bucket (a run of mappings) that has rotted is treated
+as a gap. The lookup then returns a mapping before the gap, at worst the range's first mapping. The lookup also sets
 ``wounded``, so that the gap is indexed again from the log.
 """
 

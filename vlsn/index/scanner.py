@@ -1,9 +1,10 @@
 """The scanner: a cursor over the index. A scanner keeps one bucket (run of mappings), and uses the index only for VLSNs
 outside of that bucket.
 
-A scanner is for rising VLSNs. For each VLSN it returns the closest mapping at or before. Each reader of an embedded log
-has a scanner, so that reads of neighbouring VLSNs look up a stored bucket only once. A scanner does not use its bucket
-any more once a truncation may have cut that bucket (the index's ``epoch``). The model is JE's ``VLSNScanner``.
+A scanner is for rising VLSNs. For each VLSN a scanner returns the closest mapping at or before that VLSN. Each reader
+of an embedded log has a scanner, so that reads of neighbouring VLSNs look up a stored bucket only once. A scanner does
+not use its bucket any more once a truncation may have cut that bucket (the index's ``epoch``). The model is JE's
+``VLSNScanner``.
 """
 
 from __future__ import annotations

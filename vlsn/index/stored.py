@@ -34,7 +34,7 @@ assert RECORD.size == 56
 assert END_KEY < RECORD_KEY
 
 UNFINISHED = U64_MAX
-"""The id of the index while it is being rebuilt. No checkpoint has this id, so half an index is never used."""
+"""The checkpoint's id of an index that is being rebuilt. No checkpoint has this id, so half an index is never used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,8 @@ class StoredBuckets:
     def __init__(self, store: KeyValue) -> None:
         self._store = store
         self.wounded = False
-        """True if a bucket could not be read. Lookups skip such a bucket until it is indexed again from the log."""
+        """True if a bucket could not be read. Lookups skip an unreadable bucket until its part of the log is indexed
+        again."""
 
     def record(self) -> Record | None:
         """Reads the record, and compares the record's range with the first and the last bucket. Raises ``Damaged`` if

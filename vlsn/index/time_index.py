@@ -137,8 +137,8 @@ class TimeIndex:
             self.extend(firsts[low], lasts[high - 1], (lsns[low], lsns[high - 1]), max(clocks[low:high]))
 
     def lower(self, first: int, last: int, clock_us: int) -> None:
-        """Lowers the bound of the step with VLSNs ``first`` to ``last`` to ``clock_us``. The caller has found this time
-        in the latest block of the step."""
+        """Lowers the bound of the step with VLSNs ``first`` to ``last`` to ``clock_us``, which the caller has found to
+        be the time of the step's latest block."""
         if not self._firsts or not self._firsts[0] <= first <= last <= self.last:
             return
         at = bisect_right(self._firsts, first) - 1
@@ -161,7 +161,8 @@ class TimeIndex:
         keep = bisect_right(self._firsts, last)
         del self._firsts[keep:], self._bounds[keep:]
         self.last, self._mebibyte = (last if keep else NULL_VLSN), -1
-        self._dirty = min(self._dirty, max(keep - 1, 0))  # its stored record still has the steps after it
+        # the stored record of the last kept step still has the steps after that step
+        self._dirty = min(self._dirty, max(keep - 1, 0))
 
     def cut_head(self, first: Vlsn) -> None:
         """Removes the steps that end before ``first``. The step that contains ``first`` does not change."""

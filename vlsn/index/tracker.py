@@ -8,8 +8,8 @@
    ``max_mappings`` mappings.
 
 For example, each block has one entry of 1 KiB, ``stride`` is 10 and ``mapping_bytes_min`` is 4 KiB. VLSN 1 gets a
-mapping. VLSNs 2 … 10 are within the stride and get none. VLSN 11 is 10 KiB past VLSN 1 and gets one. Between two
-segments LSNs differ by more than ``max_distance``, so each segment begins a new bucket. The model is JE's
+mapping. VLSNs 2 … 10 are within the stride and get no mapping. VLSN 11 is 10 KiB past VLSN 1 and gets a mapping.
+Between two segments LSNs differ by more than ``max_distance``, so each segment begins a new bucket. The model is JE's
 ``VLSNTracker``.
 """
 

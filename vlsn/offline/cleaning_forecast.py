@@ -42,8 +42,8 @@ def forecast(disk: Disk, stores: Stores, directory: str, retention: Retention, *
     reader = LogReader(disk, directory, lambda _: 0)
 
     def sealed(segment: Segment) -> int:
-        """Returns the time at which ``segment`` was sealed. The whole segment is read for it, since the index is not
-        available."""
+        """Returns the time at which ``segment`` was sealed. The whole segment is read to find the time, since the index
+        is not available."""
         if segment.last <= trimmed_to:
             return 1
         start = next(each.number for each in segments if each.last >= segment.last)

@@ -3,8 +3,9 @@
     segments ─► valid frames ─► visible blocks ─► must be consecutive ─► entries
 
 1. The *durable end* is the highest DTVLSN stated in the directory: in a block's header, a checkpoint, or ``state``.
-   After a clean stop, it is the durable end that the node had. After a kill, it may be a block or two lower. Entries
-   past the durable end may be on no other node, and are read only on request (``undurable``).
+   After a clean stop, it is the durable end that the node had. After a kill, the durable end found may be a block or
+   two below the node's. Entries past the durable end may be on no other node, and are read only on request
+   (``undurable``).
 2. A block is visible unless a rollback, finished or not, has abandoned it.
 3. If the next VLSN cannot be read, ``Damaged`` is raised. The error has the VLSN from which reading can continue. No
    gap is skipped silently.

@@ -14,7 +14,7 @@ If the truncation is stopped before step 4, nothing is lost. The log still reach
 too low is raised again. The cut blocks are not erased, and a dump shows them. A truncation is refused inside a block,
 if it would remove the GROUP entry that lists the members, or if the part of the log to be read is damaged. A truncation
 of a cleaned log may also be refused because metadata has changed after the VLSN of the cut. A cleaned log no longer has
-the earlier values of that metadata (``derived_history``).
+the earlier values of its metadata (``derived_history``).
 
 ``accept_floor`` is for a node whose vote floor no log can reach any more. ``accept_floor`` removes the vote floor, so
 that the node can lead and vote again with its present log.
@@ -63,8 +63,8 @@ class Loss:
     blocks: int = 0
     bytes: int = 0
     dtvlsn: int = 0
-    """The highest durable end that this copy of the log states. A majority has synced the lost entries up to that
-    VLSN."""
+    """The highest durable end that this copy of the log states. A majority has synced the lost entries up to
+    ``dtvlsn``."""
     terms: list[TermRun] = field(default_factory=list)
 
     @property
@@ -196,7 +196,8 @@ class Truncation:
         keeper.submit(lambda: self._promise(log), lambda _: self._cut(log), self._give_up)
 
     def _promise(self, log: LocalLog) -> None:
-        """Does steps 2 and 3, on the keeper's thread. Everything that can be refused was refused before these steps."""
+        """Does steps 2 and 3 of the truncation (vote floor, ``state``), on the keeper's thread. Everything that can be
+        refused was refused before these steps."""
         abandoned = find_abandoned(log.view, self._after)
         if not abandoned.frames:
             return

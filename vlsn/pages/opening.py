@@ -143,8 +143,8 @@ def listed_anew(
 
     A record of the page is valid if its VLSNs are at or below ``paged_to``, are in no other page, and are not missing.
     Other records were never committed: they are from an interrupted pass (after ``paged_to``), or from an interrupted
-    salvage or filling. For a page of such records, None is returned. A finished page whose file was not removed is
-    valid again, and is finished again later.
+    salvage or filling. For a page without valid records, None is returned. A page that was finished, but whose file was
+    not removed, is valid again, and is finished again later.
     """
     live = [(page.covers_from, page.covers_to) for page in pages.values() if not page.superseded]
     covered, found = VlsnSet.of_spans([*live, *row.missing]), NO_ROW
@@ -170,8 +170,8 @@ def _rebuilt(
 ) -> tuple[StoreRow | None, dict[int, PageRow]]:
     """Makes rows from the valid records in a destination's page files, after syncing the files. A record that was
     written twice (by an interrupted pass and again by the next one) is used once. Records after a gap that the log can
-    fill are not used, since that part of the log will be paged again. Records from before the destination was moved are
-    marked as superseded."""
+    fill are not used, since the part of the log after a gap will be paged again. Records from before the destination
+    was moved are marked as superseded."""
     prefix = read_about(disk, place)
     since = {number: _since(disk, place, number) for number in sorted(numbers)} if prefix is not None else {}
     newest = max(since.values(), default=0)

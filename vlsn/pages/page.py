@@ -167,8 +167,8 @@ class PageWriter:
         return self.row.end if self._aligned else (self.row.end + STRIDE - 1) // STRIDE * STRIDE
 
     def write(self, record: Record, offset: int) -> None:
-        """Writes ``record`` at ``offset``. The record is not durable on return. Raises ``OSError``; nothing more may be
-        written to this page then."""
+        """Writes ``record`` at ``offset``. The record is not durable on return. After an ``OSError`` nothing more may
+        be written to the page."""
         try:
             self._file.write(offset, record.placed(offset, self.header.salt))
         except BaseException:
@@ -213,7 +213,7 @@ class PageContents:
 
     @property
     def bytes(self) -> int:
-        """The approximate memory, in bytes, that these contents occupy."""
+        """The approximate memory, in bytes, that the contents of the page occupy."""
         return sum(piece.head.end - piece.head.offset + 64 * piece.head.count for piece in self.pieces)
 
     def entries(self, chosen: I64) -> list[Entry]:

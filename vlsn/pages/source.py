@@ -29,7 +29,7 @@ class PagedRun:
     next_vlsn: Vlsn
     lacks: Span | None = None
     """The VLSNs from ``next_vlsn`` on that are neither in this node's log nor in its pages, until another member has
-    sent their messages. No later message may be delivered before. None if nothing is missing at ``next_vlsn``."""
+    sent their messages. Until then, no later message may be delivered. None if nothing is missing at ``next_vlsn``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,8 @@ class PageSource(Protocol):
 
     def why_full(self, uuid: str, limit_bytes: int, limit_messages: int) -> str:
         """Returns the reason why this destination must not receive more messages: its pages have reached their limit,
-        or it has pages while the node is ``pressed``. Returns an empty string if it may receive more."""
+        or it has pages while the node is ``pressed``. Returns an empty string if the destination may receive more
+        messages."""
         ...
 
     async def sizes(self, uuid: str, from_vlsn: int) -> PagedSizes:

@@ -91,13 +91,13 @@ class PagingStore:
         self.uuid = uuid
         self.directory = directory
         self.row = row
-        """The destination's row; None if the page table has no row."""
+        """The destination's row in the page table, or None."""
         self.pages = dict(sorted((pages or {}).items()))
         self.bytes = sum(page.end for page in self.pages.values())
         """The bytes of the store's pages that are valid."""
         self.paged_messages = 0
-        """The number of messages written to pages since the node's log was opened. ``paged_bytes`` and the field after
-        it are counted since then, too."""
+        """The number of messages written to pages since the node's log was opened. ``paged_bytes`` and ``pages_done``
+        are also counted since the log was opened."""
         self.paged_bytes = 0
         self.pages_done = 0
         self.made: About | None = None
@@ -341,7 +341,8 @@ class PagingStore:
         self.pages_done += len(change.gone)
 
     def leave_page(self, numbers: Sequence[int] | None = None) -> None:
-        """Stops using the current page if it is one of ``numbers``, which were removed; None means any page."""
+        """Stops using the current page if its number is one of ``numbers`` (the removed pages). If ``numbers`` is None,
+        stops using any page."""
         writer = self._open
         if writer is not None and (numbers is None or writer.header.number in numbers):
             self._open = None

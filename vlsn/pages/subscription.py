@@ -21,7 +21,7 @@ class Subscription:
 
     uuid: str
     """The identity of the destination, as 16 hex digits; no other destination ever has it. The destination's pages are
-    in a directory of this name."""
+    in a directory that has the uuid as its name."""
     name: str
     prefix: bytes
     acknowledged: VlsnSet

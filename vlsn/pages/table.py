@@ -35,8 +35,8 @@ class PageTable:
         self._store = store
 
     def read(self) -> dict[str, tuple[StoreRow | None, dict[int, PageRow]]]:
-        """Returns the whole table, by uuid. If any row of a destination cannot be read, returns None and no pages for
-        that destination. A page without a row would be ignored, so the destination's files must be read instead."""
+        """Returns the whole table, by uuid. For a destination with an unreadable row, returns None and no pages. A page
+        without a row would be ignored, so the destination's files must be read instead."""
         found: dict[str, tuple[StoreRow | None, dict[int, PageRow]]] = {}
         rotten = set[str]()
         for key in self._store.keys(PREFIX, _END):

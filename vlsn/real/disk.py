@@ -4,8 +4,9 @@ The calls exist on Linux only: ``pwritev``, ``fdatasync``, ``fallocate``, open-f
 except that of a close, is raised as the call's ``OSError``. Nothing is retried, logged or remembered here. Several
 threads may read a file at once, but a thread that writes must be the only one to use the file.
 
-The lock of a directory is an ``F_OFD_SETLK`` write lock on the whole lock file. In contrast to ``flock``, such a lock
-can be *queried* (``F_OFD_GETLK``) without acquiring it. So a query never disturbs a node that is just starting.
+The lock of a directory is an ``F_OFD_SETLK`` write lock on the whole lock file. In contrast to a ``flock`` lock, an
+``F_OFD_SETLK`` lock can be *queried* (``F_OFD_GETLK``) without being acquired. So a query never disturbs a node that is
+just starting.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _FLOCK = Struct("@hhqqi4x")  # the C struct flock: type, whence, start, len, pid
 
 
 class PosixFile:
-    """One open file descriptor. Closing it twice does no harm, and using it afterwards raises ``EBADF``."""
+    """One open file descriptor. Closing the descriptor twice does no harm, and using it after that raises ``EBADF``."""
 
     __slots__ = ("_fd",)
 
@@ -142,8 +143,8 @@ class _Held:
 
 
 _NO_FLOCK = errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP
-"""The errors of a file system (NFS) that cannot lock directories. On such a file system, the lock file is the only
-lock."""
+"""The errors of a file system (NFS) that cannot lock directories. On a file system that cannot lock directories, the
+lock file is the only lock."""
 
 
 class PosixLock:

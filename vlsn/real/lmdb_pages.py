@@ -1,12 +1,12 @@
 """Checks the pages of an LMDB data file against its format before LMDB itself maps them.
 
-LMDB trusts its pages. A flipped bit in a page number, a size or a flag makes LMDB read outside of its map or crash the
-process, at every start. So before a file is opened, this module walks both trees with plain reads. Every page number
-must be within the file. Every page must have the right kind and number, and occur once in one tree. Every node must be
-within its page. Keys must be in order, the counts must be those in the meta page, and free pages must not be in use.
-Free pages at the file's end need not exist: LMDB never writes pages that one transaction has both allocated and freed.
-A fault raises ``Damaged``, and the file is then set aside. The bytes of values are protected by the store's own
-checksums.
+LMDB does not check its pages when it reads them. A flipped bit in a page number, a size or a flag makes LMDB read
+outside of its map or crash the process, at every start. So before a file is opened, this module walks both trees with
+plain reads. Every page number must be within the file. Every page must have the right kind and number, and occur once
+in one tree. Every node must be within its page. Keys must be in order, the counts must be those in the meta page, and
+free pages must not be in use. Free pages at the file's end need not exist: LMDB never writes pages that one transaction
+has both allocated and freed. A fault raises ``Damaged``, and the file is then set aside. The bytes of values are
+protected by the store's own checksums.
 
     meta 0 | meta 1 | pages …       the meta pages are of two consecutive commits; the later one's trees are walked
 

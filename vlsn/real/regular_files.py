@@ -24,8 +24,8 @@ _KINDS = {
 
 def open_regular(path: str, flags: int, mode: int = 0o644, *, dir_fd: int | None = None) -> int:
     """Opens a descriptor like ``os.open`` (it can also be the ``opener`` of ``open``), but never waits. Raises
-    ``NoRegularFile``, or ``OSError`` like ``os.open``. With ``dir_fd``, the last part of ``path`` is looked up in that
-    directory."""
+    ``NoRegularFile``, or ``OSError`` like ``os.open``. With ``dir_fd``, the last part of ``path`` is looked up in the
+    directory of that descriptor."""
     where = path if dir_fd is None else os.path.basename(path)
     try:
         descriptor = os.open(where, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, mode, dir_fd=dir_fd)
@@ -42,8 +42,8 @@ def open_regular(path: str, flags: int, mode: int = 0o644, *, dir_fd: int | None
 
 
 def check_regular(path: str, *, dir_fd: int | None = None) -> bool:
-    """Returns whether the file exists. Raises ``NoRegularFile`` if it is not a regular file, or if its directory is a
-    dangling link."""
+    """Returns whether the file exists. Raises ``NoRegularFile`` if ``path`` is not a regular file, or if its directory
+    is a dangling link."""
     try:
         kind = stat.S_IFMT(os.stat(path if dir_fd is None else os.path.basename(path), dir_fd=dir_fd).st_mode)
     except FileNotFoundError:

@@ -263,8 +263,8 @@ class Answer(Generic[T]):
 
 
 def undisturbed(call: Callable[[], T], abandoned: Callable[[T], object]) -> T:
-    """Runs ``call`` in a separate thread, and returns its result or raises its error. A signal's handler that raises
-    then interrupts only the waiting. If the waiting was interrupted, ``abandoned`` gets the result."""
+    """Runs ``call`` in a separate thread, and returns its result or raises its error. So a signal's handler that raises
+    interrupts only the waiting for ``call``. If the waiting was interrupted, ``abandoned`` gets the result."""
     results: list[T] = []
     answer: Answer[None] = Answer()
     over = threading.Lock()  # acquired by whichever finishes first: the call, or the interrupted wait
@@ -291,15 +291,15 @@ def undisturbed(call: Callable[[], T], abandoned: Callable[[T], object]) -> T:
 
 
 def begin_apart(call: Callable[[], object]) -> None:
-    """Runs ``call`` in a thread for which nothing waits. A finalizer, which may run at any point, can call this,
-    too."""
+    """Runs ``call`` in a thread for which nothing waits. A finalizer, which may run at any point, can call
+    ``begin_apart``, too."""
     _thread.start_new_thread(call, ())
 
 
 class ReadAhead:
     """Reads the next pieces of a file on a separate thread, while the caller works on the previous piece. The same
-    ``READ_AHEAD`` buffers are used again and again, for one caller at a time. An error of a read is raised when the
-    caller requests that piece."""
+    ``READ_AHEAD`` buffers are used again and again, for one caller at a time. If reading a piece fails, the error is
+    raised when the caller requests the piece."""
 
     def __init__(self) -> None:
         self._buffers = [bytearray() for _ in range(READ_AHEAD)]

@@ -17,8 +17,8 @@ from vlsn.segments.tail import PAGE_BYTES, Frame, Tail
 
 
 def resumed(disk: Disk, segment: SegmentInfo, found: Found) -> Tail | None:
-    """Returns the log's last segment as the one to write to. Returns None if its last frame is not the CHECKPOINT_END
-    of a clean stop."""
+    """Returns the log's last segment as the one to write to. Returns None if the log's last frame is not the
+    CHECKPOINT_END of a clean stop."""
     header = segment.head
     assert segment.number == found.number
     if found.cut is not None or found.last_kind != FrameKind.CHECKPOINT_END or header.state is not SegmentState.ACTIVE:

@@ -84,7 +84,7 @@ def derive_history(record: StateRecord | None, blocks: Blocks, last_visible: int
 def read_founding(disk: Disk, directory: str, ends: Mapping[int, int]) -> str:
     """Reads the log's name from the first block of the segments in ``ends``. The name is read from the log if the state
     record was written before logs had names. Returns "" if that block does not contain the name. Other code reports
-    damage in that block."""
+    damage in the first block."""
     try:
         _, at = first_block(disk, directory, ends)
         segment = SegmentFile(disk, directory, lsn_file(at))

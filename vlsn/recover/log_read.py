@@ -50,8 +50,8 @@ def last_before(log: LogRead, scan_from: Lsn, checkpoint_last: Vlsn) -> Vlsn:
     """Returns the last VLSN before ``scan_from``. The checkpoint at VLSN ``checkpoint_last`` says that reading begins
     at ``scan_from``.
 
-    A replacement of a failed segment may have moved the frame at that place. Reading then begins in the next segment,
-    whose header states the last VLSN before it.
+    A replacement of a failed segment may have moved the frame at ``scan_from``. Reading then begins in the next
+    segment, whose header states the last VLSN before it.
     """
     for segment, behind in pairwise(log.active):
         if segment.number == lsn_file(scan_from) and segment.live_end is not None and behind.header is not None:

@@ -7,8 +7,8 @@ the opening still has to do.
 
 A cleaning writes the state record before it cuts the index, and cuts the index before it removes a file. Files are
 removed oldest first, and each removal is made durable before the next. So if a log begins later than its state record
-says, segments are lost. Lost segments are damage, and are never taken for a cleaning. There is one exception: if the
-state record is older than the index, the index is believed.
+says, segments are lost. Lost segments are damage, and are never taken for a cleaning. But if the state record is older
+than the index, the index is believed.
 """
 
 from __future__ import annotations

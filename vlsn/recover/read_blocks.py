@@ -78,7 +78,7 @@ class Blocks:
 
     def reread(self, scan_from: Lsn, checkpoint_last: Vlsn) -> Reread:
         """Selects the visible blocks for the index. ``scan_from`` is the place where reading began. ``checkpoint_last``
-        is the last VLSN at the checkpoint that points to that place. The CHECKPOINT_START of that checkpoint may be in
+        is the last VLSN at the checkpoint that points to ``scan_from``. The CHECKPOINT_START of a checkpoint may be in
         dead bytes, if its segment was replaced after a failed write."""
         visible = self.visible
         columns = Columns(*(column[visible].tolist() for column in (self.firsts, self.lasts, self.lsns, self.clocks)))

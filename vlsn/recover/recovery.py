@@ -193,7 +193,7 @@ class _Opening:
         index = self._fit_index(node_file)
         return self._recovered(lock, node_file, index, next_number, empty_store)
 
-    # The files beside the segments.
+    # The files of a log besides its segments.
 
     def _open_stores(self) -> None:
         seams, directory, notes = self._seams, self._directory, self._notes

@@ -74,7 +74,8 @@ def _check_pages(disk: Disk, base: str) -> None:
 
 
 def _check_sidecar(disk: Disk, path: str) -> None:
-    """Checks the version of a sidecar. If it is the present version, only the first bytes of the file are read."""
+    """Checks the version of a sidecar. For a sidecar of the present version, only the first bytes of the file are
+    read."""
     with closing(disk.open(path)) as file:
         try:
             if file.read(0, _START_BYTES) != _SIDECAR:

@@ -14,9 +14,9 @@ If ``state`` is intact, only the last group of blocks can have been acknowledged
 ``state`` is lost, it is unknown how far the log was ever synced. So without ``state`` the vote floor is as high as the
 unreadable bytes could have reached.
 
-A floor is met once the log reaches the floor, or once the log has everything that the master of the stored term has. In
-the first case the log has the missing part again. In the second case that part does not belong to the group's log, as
-after a rollback by a syncup.
+A floor is met once the log reaches the floor, or once the log has everything that the master of the stored term has. A
+log that reaches the floor has the missing part again. If the log has all of the master's entries but does not reach the
+floor, the missing part does not belong to the group's log, as after a rollback by a syncup.
 
 The bytes left out are searched for block headers with a valid checksum, at every 8 bytes. A client's value may contain
 bytes that look like a block header. So headers that cannot be of this log are ignored. A header cannot be of this log

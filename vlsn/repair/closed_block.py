@@ -2,10 +2,10 @@
 
     whole frames of the segment that holds it, damaged ones passed over ─► the visible block, its checksum right
 
-A block's name is its term and first VLSN, and no two blocks ever had the same name. A peer that has the block's name
-gets the block of that name. A peer without the name gets the block only if ``state``, or the header of a later block,
-says that the block is durable. A durable block is never rolled back, whatever a recovery may still do to the end of
-this log. The functions block, and run on the keeper's thread (the log's background thread).
+A block's name is its term and first VLSN, and no two blocks ever had the same name. A peer that knows the name of a
+block gets the block of that name. A peer without the name gets the block only if ``state``, or the header of a later
+block, says that the block is durable. A durable block is never rolled back, whatever a recovery may still do to the end
+of this log. The functions block, and run on the keeper's thread (the log's background thread).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from vlsn.verify.segment_chain import read_stated
 
 def block_of_closed(disk: Disk, stores: Stores, directory: str, term: int, first: int) -> bytes:
     """Reads and verifies the visible block named (``term``, ``first``). If ``term`` is 0, returns the block that begins
-    at VLSN ``first``, if that block is durable. Raises ``NotFound`` if there is no such block."""
+    at VLSN ``first``, if that block is durable. Raises ``NotFound`` if the log does not have the block."""
     durable = read_stated(stores, directory).dtvlsn
     found: bytes | None = None
     for block in _blocks_from(disk, directory, first):

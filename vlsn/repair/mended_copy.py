@@ -81,7 +81,7 @@ def mend(
 
 
 def _read_but(file: File, at: int, size: int, fillings: Sequence[Filling]) -> bytes:
-    """Reads like ``File.read``. If the disk cannot read a place, a filling must cover that place, or it must be after
+    """Reads like ``File.read``. A place that the disk cannot read must be covered by one of ``fillings``, or be after
     the log's end."""
     try:
         return file.read(at, size)
@@ -102,8 +102,8 @@ def _covers(wound: Wound, start: int, end: int) -> bool:
 
 
 def _fill(piece: bytearray, base: int, fillings: Sequence[Filling]) -> None:
-    """Copies the fillings into ``piece``. Bytes that the disk can read again are not replaced, since they may be right;
-    for such bytes ``OSError`` is raised."""
+    """Copies the fillings into ``piece``. Bytes that the disk can read again are not replaced, since they may be right:
+    the function raises ``OSError`` instead."""
     for filling in fillings:
         wound = filling.wound
         low, high = max(base, wound.start), min(base + len(piece), wound.start + len(wound.data))
@@ -146,8 +146,8 @@ def damaged_name(number: int, offset: int) -> str:
 
 
 def _keep_aside(disk: Disk, directory: str, wound: Wound, kept_max: int) -> str:
-    """Writes the damaged bytes durably to a file of their own, and returns the file's name. At most ``kept_max`` such
-    files are kept. The files of the oldest segments are removed first."""
+    """Writes the damaged bytes durably to a file of their own, and returns the file's name. At most ``kept_max`` files
+    of damaged bytes are kept. The files of the oldest segments are removed first."""
     kept = sorted(name for name in disk.list(directory) if ".damaged-" in name)
     for name in kept[: max(0, len(kept) + 1 - kept_max)]:
         disk.remove(f"{directory}/{name}")

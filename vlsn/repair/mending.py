@@ -47,7 +47,8 @@ _RECORD_OF = {
     FRAME_BYTES + CheckpointStart.LAYOUT.size: FrameKind.CHECKPOINT_START,
     FRAME_BYTES + CheckpointEnd.LAYOUT.size: FrameKind.CHECKPOINT_END,
 }
-"""The kinds of local records by the sizes of their frames. No block and no rollback's record has such a size."""
+"""The kinds of local records by the sizes of their frames. No block and no rollback's record has the size of a
+checkpoint's record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,8 @@ class Wound:
     """The first VLSN after the damage: that of the next visible block or rollback, in any segment. 0 if there is
     none."""
     follows_on: bool
-    """True if nothing else is damaged between this damage and the next visible block. The filling must then end just
-    before that block."""
+    """True if nothing else is damaged between this damage and the next visible block, so that the filling must end just
+    before the next visible block."""
     term_before: int
     """The term of the visible block before the damage. ``term_behind`` is the term of the visible block after the
     damage. 0 if there is no such block: in this segment or, for a log that is closed, in any segment."""
@@ -81,7 +82,7 @@ class Wound:
     around: bool
     """True if bytes that the disk cannot read are treated as rot, in this damage and elsewhere in the segment."""
     log_end: int
-    """The offset at which the log in this segment ends. All bytes after that offset are unused."""
+    """The offset at which the log in this segment ends. All bytes after the log's end are unused."""
 
     @property
     def bytes(self) -> int:
@@ -136,7 +137,7 @@ def place_between(
 ) -> Wound:
     """Returns bytes ``start`` to ``stop`` (exclusive) of a segment whose log ends at ``end`` as a wound, whatever the
     bytes contain, so that other frames can replace the frames there. ``filled`` must have all damage before ``start``.
-    Raises ``Damaged`` if it does not, or if the header page is not valid."""
+    Raises ``Damaged`` if ``filled`` misses some damage, or if the header page is not valid."""
     with closing(_Filled(disk, directory, number, True, filled)) as segment:
         at, last = FIRST_FRAME, _Last(Vlsn(segment.header.prev_last_vlsn + 1))
         while at < start:
@@ -188,7 +189,8 @@ class _Last:
 
     def _note_rollback(self, buf: bytes, base: int, found: Walk) -> None:
         """Applies a rollback record to the known last block. The blocks that the rollback abandoned may be in earlier
-        segments. If so, the header of this segment states the last VLSN of the earlier segments."""
+        segments. If the abandoned blocks are in earlier segments, the header of this segment states the last VLSN of
+        those segments."""
         starts = found.offsets[found.headers["kind"] == FrameKind.ROLLBACK_START]
         blocks = found.offsets[_visible(found)]
         if not len(starts) or (len(blocks) and blocks[-1] > starts[-1]):
@@ -224,7 +226,7 @@ def _next_of(buf: bytes, base: int, found: Walk) -> tuple[Vlsn, int] | None:
 
 def _followed(disk: Disk, directory: str, wound: Wound) -> Wound:
     """Adds the VLSN with which the log continues in later segments, if the log does not continue in the wound's own
-    segment. Lost blocks from that VLSN on were abandoned by a rollback, so such blocks are not written again."""
+    segment. Lost blocks from the added VLSN on were abandoned by a rollback, so they are not written again."""
     if wound.following:
         return wound
     for info in survey(disk, directory, around=wound.around):
@@ -313,7 +315,7 @@ class Filling:
 
     def add(self, block: bytes) -> None:
         """Verifies and adds a peer's block whose first VLSN is ``next_vlsn``. Raises ``BadBody`` if the block does not
-        fit there. Raises ``IntegrityFault`` if the remains of the old block contradict the new block."""
+        fit the damage. Raises ``IntegrityFault`` if the remains of the old block contradict the new block."""
         wound = self.wound
         header = block_format.decode(block)
         if header.first_vlsn != self.next_vlsn or len(block) != header.size:

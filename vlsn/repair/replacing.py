@@ -47,7 +47,7 @@ _SUMMED_UP = BlockFlag.PRODUCERS | BlockFlag.TXNS | BlockFlag.KINDS
 @dataclass(frozen=True, slots=True)
 class Replacement:
     """One replacement: ``blocks`` are written in bytes ``start`` to ``end`` (exclusive) of segment ``number``. The log
-    in that segment ends at offset ``log_end``."""
+    in segment ``number`` ends at offset ``log_end``."""
 
     number: int
     start: int

@@ -84,8 +84,8 @@ class Restart:
         self.notes: list[str] = []
 
     def begin(self, after: Vlsn, why: str, *, end: tuple[int, int] | None, keep: bool = False) -> Marker:
-        """Does steps 1 to 3 for a log that will begin after VLSN ``after``. The steps are durable on return. ``end`` is
-        the (term, VLSN) of the last block of the old log, or None if the old log could not be opened. If ``end`` is
+        """Does steps 1 to 3 for a log that will begin after VLSN ``after``. Steps 1 to 3 are durable on return. ``end``
+        is the (term, VLSN) of the last block of the old log, or None if the old log could not be opened. If ``end`` is
         None, or with ``keep``, the newest segments of the old log are kept aside, up to ``OLD_SEGMENTS_MAX``. Raises
         ``WrongDirectory`` or ``LogInUse``."""
         make_directory(self._disk, self._directory)
@@ -148,7 +148,7 @@ class Restart:
 
     def finish(self, record: StateRecord) -> None:
         """Does steps 5 and 6 after the log is closed. ``record`` is the provider's state record for the restored
-        entries. The steps are durable on return."""
+        entries. Steps 5 and 6 are durable on return."""
         lock = self._disk.lock(f"{self._directory}/{LOCK_NAME}")
         try:
             with closing(self._open_state()) as state:
@@ -256,7 +256,7 @@ class _Furthest:
 def _ends(furthest: _Furthest, state: OpenState, stored_term: int) -> list[tuple[int, int]]:
     """Lists the (term, VLSN) of every end that the files state: the end of the furthest block, the idle end and the
     checkpoint. If something cannot be read, the list has the VLSN after the furthest block, in the stored term, in
-    place of that block's end."""
+    place of the furthest block's end."""
     ends = [furthest.block] if furthest.block is not None else []
     if not furthest.whole:
         ends.append((stored_term, (furthest.block[1] if furthest.block is not None else 0) + 1))

@@ -57,8 +57,8 @@ class OfferedSegment(msgspec.Struct, frozen=True, array_like=True):
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a request. ``restores`` counts the restores under way at this node, and ``feeders`` the feeders
-    that it serves. With ``full``, this node accepts no more restores now. ``generation`` changes with every
-    rollback."""
+    that it serves. With ``full``, this node accepts no more restores now. ``generation`` is a number of the log that
+    changes with every rollback."""
 
     group: Name
     name: Name
@@ -71,8 +71,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     feeders: Number = 0
     full: bool = False
     lacks_group: bool = False
-    """True if the node has lost the GROUP entry that is in force. A log restored from this node would miss that entry,
-    too."""
+    """True if the node has lost the GROUP entry that is in force, so that a log restored from this node would miss the
+    entry, too."""
     lacks_producers: Number = 0
     """The VLSN up to which the node's tables miss entries (``History.lacks_to``)."""
     generation: Number = 0

@@ -2,8 +2,8 @@
 
 In an open log, 4 KiB that cannot be read are treated like rotten bytes: a read continues after them, and returns
 ``ROT`` in their place. So the checksum of the frame there is wrong, and the damage is found, reported and mended like a
-flipped bit. ``ROT`` is never zeros, since zeros end a log. Opening a log does not read this way, since the content of
-the unreadable bytes is not known. No other ``OSError`` is treated as damage.
+flipped bit. ``ROT`` is never zeros, since zeros end a log. The opening of a log does not replace unreadable bytes by
+``ROT``, since their content is not known. No other ``OSError`` is treated as damage.
 """
 
 from __future__ import annotations

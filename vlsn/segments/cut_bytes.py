@@ -1,8 +1,9 @@
 """Files of bytes that an opening has cut off the log. ``00000003.cut-61440`` has the bytes of segment 3 from offset
 61440 on.
 
-The log never reads such a file again, except that the terms in the file are read if the node file is lost. A person may
-look at the file, and remove it after comparing the copies of the log. Zeros at the end of the bytes are not kept.
+The log never reads a file of cut bytes again, except that the terms in the file are read if the node file is lost. A
+person may look at the file, and remove it after comparing the copies of the log. Zeros at the end of the bytes are not
+kept.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def cut_name(number: int, offset: int) -> str:
 
 def parse_cut_name(name: str) -> tuple[int, int] | None:
     """Returns the segment number and the offset in a name that ``cut_name`` has made, even if a number was appended to
-    the name. Returns None for any other name."""
+    the name. Returns None for a name that ``cut_name`` cannot have made."""
     found = _NAME.match(name)
     return (int(found[1]), int(found[2])) if found is not None else None
 

@@ -1,8 +1,8 @@
 """The segment files of a directory, and which of their bytes are the log.
 
 The header of each segment states where the log in the previous segment ends (``prev_number``, ``prev_end``). Frames of
-the previous segment after that offset are dead. Segment numbers rise but may be skipped, since the number of a prepared
-segment that was never used is not used again.
+the previous segment after ``prev_end`` are dead. Segment numbers rise but may be skipped, since the number of a
+prepared segment that was never used is not used again.
 
     00000001.vlog  ACTIVE                                  live_end = 61440
     00000002.vlog  PREPARED, no frames                     (prepared but not used before a crash: not in the log)
@@ -33,7 +33,8 @@ truncated."""
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """One segment file. The fields are from its own header page and from that of the next segment."""
+    """One segment file. The fields are from the segment's own header page and from the header page of the next
+    segment."""
 
     number: int
     name: str
@@ -45,8 +46,8 @@ class SegmentInfo:
     reason."""
     fault: str
     live_end: int | None
-    """The end of the log in this segment, as a later header states it. None for the last segment. Also None if the
-    later header is damaged."""
+    """The end of the log in this segment, as a later header states it. None if this is the last segment, or the later
+    header is damaged."""
     other: SegmentHeader | None = None
     """The valid header in the file, if it belongs to a segment with another number."""
 
@@ -63,8 +64,8 @@ class SegmentInfo:
 
 def survey(disk: Disk, directory: str, *, around: bool = False) -> list[SegmentInfo]:
     """Lists every segment file of ``directory`` by number, including files with damaged headers. With ``around``, for a
-    reader outside the node, files that the disk cannot read are listed, too. Without ``around``, such files raise
-    ``OSError``. Raises ``WrongVersion``."""
+    reader outside the node, files that the disk cannot read are listed, too. Without ``around``, files that the disk
+    cannot read raise ``OSError``. Raises ``WrongVersion``."""
     found: list[SegmentInfo] = []
     ends: dict[int, int] = {}
     for number, name in reversed(segment_numbers(disk, directory)):
@@ -132,7 +133,7 @@ def make_directory(disk: Disk, directory: str) -> None:
 def stated_synced_end(disk: Disk, segments: Sequence[SegmentInfo], *, stated: Iterable[Lsn] = ()) -> Lsn:
     """Finds the highest end up to which some valid statement says that the log was synced. The statements are the
     ``synced`` fields of frames, the header of the next segment, and ``stated`` (checkpoint and idle end). Other
-    processes may read the log of a running node up to that end. The last segment is read once to find it."""
+    processes may read the log of a running node up to the returned end. The last segment is read once to find it."""
     last = last_active(segments)
     if last is None:
         return NULL_LSN

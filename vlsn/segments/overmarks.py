@@ -16,7 +16,7 @@ _MARK = bytes([OVERMARKED])
 
 def finish_rollback(disk: Disk, directory: str, frames: Sequence[Lsn]) -> None:
     """Does steps 2 and 3 of a rollback: sets the flags of the frames at ``frames`` (ascending). The flags are durable
-    on return. Setting them again does no harm."""
+    on return. Setting flags again does no harm."""
     voided = False
     for number in sorted({lsn_file(at) for at in frames}):
         path = f"{directory}/{sidecar_name(number)}"

@@ -13,8 +13,9 @@ The rules of reading:
 3. Frames that a rollback has abandoned, and local records, are skipped. The blocks that are not skipped must have
    consecutive VLSNs.
 4. A block is returned only after its frame's checksum, its header and its padding were found correct.
-5. Anything else raises ``Damaged``, with the file, the offset and the VLSN that should be there. The entries before the
-   damage are returned first. A place that the disk cannot read is damage, too (``bad_sectors``).
+5. If the next block cannot be read so, ``Damaged`` is raised, with the file, the offset and the VLSN that should be
+   there. The entries before the damage are returned first. A place that the disk cannot read is damage, too
+   (``bad_sectors``).
 """
 
 from __future__ import annotations
@@ -111,7 +112,8 @@ class TimeRun:
 
 class SegmentFile:
     """A segment that is open for reading. Raises ``Damaged`` if its header page is not valid. With ``around`` (in an
-    open log), bytes that the disk cannot read are treated as rot. Without ``around``, such bytes raise ``OSError``."""
+    open log), bytes that the disk cannot read are treated as rot. Without ``around``, bytes that the disk cannot read
+    raise ``OSError``."""
 
     def __init__(self, disk: Disk, directory: str, number: int, *, around: bool = False) -> None:
         self.number = number
@@ -190,7 +192,7 @@ class LogReader:
 
     ``synced_end(number)`` returns the end up to which a segment may be read now. ``synced_end(number)`` returns 0 for a
     segment whose end is in the next segment's header. ``first()`` returns the first VLSN of the log. If a block before
-    that VLSN is missing, it was cleaned away.
+    the log's first VLSN is missing, it was cleaned away.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ class Sealing:
         if self._tail is not None:
             self._sidecar = _sidecar(self._tail)
             self._tail.file.close()
-            self._tail = None  # frees memory: the tail has much more than its sidecar
+            self._tail = None  # free the memory of the tail, which is much larger than its sidecar
         if self._sidecar is None:
             return
         try:

@@ -71,8 +71,8 @@ class Standby:
         self._busy = False
         self._epoch = 0
         self._thrown_away = ""
-        """The path of a file that could not be removed yet. Until it is removed, no other file is made, since such
-        files would fill the disk. Only the keeper's thread uses ``_thrown_away``."""
+        """The path of a file that could not be removed yet. Until this file is removed, no other segment file is made,
+        since files that cannot be removed would fill the disk. Only the keeper's thread uses ``_thrown_away``."""
         self.no_space = False
         self.proving = False
         """True after zeros could not be written to the last standby."""

@@ -2,7 +2,7 @@
 
 Frames are placed under the log's latch. Later the writer's thread writes and syncs the frames in order. A frame never
 spans two segments. The ``synced`` field of a frame states up to which offset *this* segment was synced when the frame
-was built. By this field, a later opening of the log distinguishes an unsynced end from damage.
+was built. By the ``synced`` fields, a later opening of the log distinguishes an unsynced end from damage.
 
     offset 4096        4096+88           …            end
       |frame BLOCK 1-3 |frame BLOCK 4-4 |  zeros  …   |

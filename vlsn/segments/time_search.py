@@ -6,8 +6,9 @@ searched time or a later one.
 
 The clocks of masters differ, so the times of blocks do not always rise along the log. The time index
 (``vlsn.index.time_index``) divides the log into steps, and has a bound for the times in each step. A search reads the
-first step whose bound is not below the searched time. If no block there has that time or a later one, the bound was too
-high: it is lowered, and the next such step is read.
+first step whose bound is not below the searched time. If no block of the step has the searched time or a later one, the
+step's bound was too high. The search then lowers the bound, and reads the next step whose bound is not below the
+searched time.
 
 The caller gets one ``part`` of the log after another, reads it on any thread, and passes the result to ``looked``.
 ``part`` and ``looked`` are called on the owner's thread.

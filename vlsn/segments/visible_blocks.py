@@ -122,7 +122,8 @@ def whole_frames(segment: SegmentFile, at: int, end: int) -> Iterator[tuple[byte
 
 
 def _next_header(segment: SegmentFile, at: int, end: int) -> int:
-    """Finds the next place that may be the header of a frame. The checksum at that place then shows whether it is."""
+    """Finds the next place that may be the header of a frame. A checksum then shows whether the place found is the
+    header of a frame."""
     while at < end:
         buf = segment.read(at, min(WINDOW_BYTES + FRAME_BYTES, end - at))
         halves = np.frombuffer(buf, dtype="<u2", count=len(buf) // 8 * 4)[::4]

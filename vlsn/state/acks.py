@@ -1,5 +1,5 @@
-"""The acknowledgements of destinations (named subscriptions). COMMIT entries contain them as notes; folding (adding up)
-the notes gives a table that is the same on every node.
+"""The acknowledgements of destinations (named subscriptions). COMMIT entries contain acknowledgements as notes. Folding
+(adding up) the notes gives a table that is the same on every node.
 
     COMMIT 10  {"8a87…": {"begin": 5}}            1–4 are no messages, 5 and later ones are to be delivered
     COMMIT 44  {"8a87…": {"done": {5, 6, 9}}}     acknowledged: 1–6 and 9
@@ -11,7 +11,7 @@ the notes gives a table that is the same on every node.
    and synced on this node. No rollback can undo a durable COMMIT, so a fold is never undone. The table keeps all other
    notes unfolded.
 3. The fold checks the limits in log order, so every node ignores the same notes that exceed a limit. A master refuses
-   such notes before they are logged, so the log contains such a note only by an error.
+   notes over a limit before they are logged, so the log contains such a note only by an error.
 4. The table can be rolled back to any VLSN from ``settled`` on, since notes are kept until a checkpoint has settled
    them.
 5. If a cleaned log has lost its state record, its table misses all notes up to ``lacks_to``, until these notes are
@@ -71,7 +71,7 @@ class AcksRecord(msgspec.Struct, frozen=True):
 
     tables: dict[str, AckedRecord] = {}
     lacks_to: int = 0
-    """If this is not 0, the record misses the notes up to this VLSN."""
+    """The VLSN up to which the record misses notes of acknowledgements; 0 if it misses none."""
     keyed: bool = False
     """True if each destination's acknowledgements have a key of their own in the store."""
     count: int = 0
@@ -229,8 +229,8 @@ class AckTable(LogTable):
 
     @property
     def coming(self) -> Vlsn | None:
-        """The first VLSN of the destinations that are created or moved by a note that is not folded yet. None if there
-        is no such note."""
+        """The first VLSN of the destinations that are created or moved by a note that is not folded yet. None if no
+        unfolded note creates or moves a destination."""
         told = self._notes[self._done :]
         begins = [(note.begin or vlsn + 1) for vlsn, notes in told for note in notes.values() if note.begin is not None]
         return Vlsn(min(begins)) if begins else None
@@ -290,7 +290,7 @@ class AckTable(LogTable):
 
     def check_fill(self, known: AckTable, vlsn: Vlsn) -> None:
         """Compares this table with ``known``, another copy's table as of ``vlsn``. The two tables must agree on the
-        destinations that began after ``lacks_to``. Raises ``ValueError`` if they do not."""
+        destinations that began after ``lacks_to``. Raises ``ValueError`` if the tables disagree."""
         self.check_exact(vlsn, "acknowledgements")
         mine = {uuid: table for uuid, table in self._as_of(vlsn).items() if table.since > self.lacks_to}
         theirs = {uuid: table for uuid, table in known._settled.items() if table.since > self.lacks_to}

@@ -16,7 +16,8 @@ a year, a segment of one hour looks a year old. So an old segment is removed onl
     old by the clock: 1–6;  by the later entries: 5 × 1 day + 1 day for the leap, of 8: none;  allowance: 1
 
 So a log that stays open is cleaned by this node's clock, and at once if ``retention_age_s`` is lowered. A log that is
-opened only now and then is cleaned by the times in its entries, or an eighth at a time. Rule 4 is a token bucket.
+opened only now and then is cleaned by the times in its entries, or an eighth at a time. Rule 4, the allowance, is a
+token bucket.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ table says which consumers have begun on which node, and which consumers of the 
     cdc/n2/orders   {"file": "8a870f5c1c2f9f11"}    ``orders`` of node n2 has begun, with that position file
     cdc/orders      {"paused": 1700000000000000}    ``orders``, of run_on = "master", is paused since then
 
-The position of a node's consumer is stored in a file of that node alone. If the file is lost, the small state still
-shows that the consumer had a position. The pause of a consumer is stored in the small state.
+The position of a node's consumer is stored in a file of this node alone. If the position file is lost, the small state
+still shows that the consumer had a position. The pause of a consumer is stored in the small state.
 """
 
 from __future__ import annotations

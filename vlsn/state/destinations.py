@@ -79,7 +79,7 @@ class DestinationSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
     @property
     def level(self) -> int:
-        """The group's level (version of the formats) that these settings need. A binary of an earlier level could not
+        """The group's level (version of the formats) that the settings need. A binary of an earlier level could not
         read the settings."""
         later = (self.redelivery_delay_s, self.redelivery_factor - 1.0, self.redelivery_delay_s_max, self.max_out)
         return REDELIVERY if any(later) else DESTINATIONS
@@ -170,7 +170,8 @@ def key_of(name: str) -> str:
 
 
 def settings_of(kept: Kept | None) -> PlacedDestination | None:
-    """Decodes the settings of a destination. Returns None if the value is missing or has no such settings."""
+    """Decodes the settings of a destination. Returns None if the value is missing or is not the settings of a
+    destination."""
     settings = decoded(kept, _decoder)
     if kept is None or settings is None:
         return None

@@ -117,7 +117,7 @@ class Handles(EvictingTable[Produced]):
 
     def check_fill(self, known: Handles, vlsn: Vlsn) -> None:
         """Compares this table with ``known``, another copy's table as of ``vlsn``. After ``lacks_to`` both tables must
-        have the same rows, except for rows that ``known`` has forgotten. Raises ``ValueError`` if they do not."""
+        have the same rows, except for rows that ``known`` has forgotten. Raises ``ValueError`` if the tables differ."""
         self.check_exact(vlsn, "transactions")
         if max(known.settled, known._evicted_to) > vlsn or len(known) > self._most:
             raise ValueError(f"{len(known)} transactions as of VLSN {vlsn}, or some that were logged later")

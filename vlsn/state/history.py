@@ -110,8 +110,8 @@ class History:
         return Vlsn(max(table.lacks_to for table in self._tables))
 
     def level_at(self, durable: Vlsn) -> int:
-        """Returns the group's level as of ``durable``. The log may be written in that level, since no rollback can undo
-        it."""
+        """Returns the group's level as of ``durable``. The log may be written in a level that is durable, since no
+        rollback can undo the level."""
         return next((level for vlsn, level in reversed(self.levels) if vlsn <= durable), LEVEL_1.min)
 
     @property
@@ -172,7 +172,7 @@ class History:
             self.producers.limit_from(vlsn, _producers_max(self.level, self.set))
 
     def note_submissions(self, rows: list[Produced]) -> None:
-        """Notes submissions of producers, and commits of transactions with handles. All of them must be after the
+        """Notes submissions of producers, and commits of transactions with handles. New rows must be after the
         submissions and commits noted before."""
         handles = [row for row in rows if row[1] == HANDLE_SEQUENCE]
         if handles:
@@ -245,7 +245,7 @@ class History:
 
     def begin_at_level(self, vlsn: Vlsn, level: int) -> None:
         """Notes that the log had ``level`` by ``vlsn``, the last VLSN that was cleaned away. The entry that set the
-        level was cleaned away, too. No level may have been noted before."""
+        level was cleaned away, too. No level may have been noted for this history before."""
         assert not self.levels
         if level > self.level:
             self.levels.append((vlsn, level))
@@ -304,8 +304,8 @@ class History:
         self, vlsn: Vlsn, *, trimmed_to: Vlsn, first_segment: int
     ) -> Callable[[], tuple[StateRecord, dict[str, TableChanges] | None]]:
         """Copies the content of a checkpoint as of ``vlsn``. The caller must store the content. The returned
-        function makes the record, and the rows that changed since the last checkpoint, on any thread. At a low level
-        of the log, tables have no keys of their own; the function then returns None for the rows, since the record
+        function makes the record, and the rows that changed since the last checkpoint, on any thread. If the log's
+        level is too low for tables with keys of their own, the function returns None for the rows, since the record
         holds all rows."""
         if self.level_at(vlsn) < KEYED_FROM_LEVEL:
             whole = self.snapshot(vlsn, trimmed_to=trimmed_to, first_segment=first_segment)

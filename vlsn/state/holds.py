@@ -128,7 +128,7 @@ class Holds:
 
 
 class FollowingHolds:
-    """The holds of one owner, by name. ``follow`` makes them equal to the wanted holds. The holds are used on the
+    """The holds of one owner, by name. ``follow`` makes the holds equal to the wanted ones. The holds are used on the
     owner's thread only, under the latch. ``dropped`` is called when a hold was too far behind, with the hold's name and
     the first VLSN that will remain."""
 

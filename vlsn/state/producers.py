@@ -13,9 +13,9 @@ master, an opening of the log or a rollback:
    never logged. An older submission that is not in the table may have been forgotten.
 3. The table, with its limit, can be rolled back to any VLSN from ``settled`` on. Rows that only a rollback to an
    earlier VLSN would need are dropped.
-4. If a cleaned log has lost its state record, the table misses the submissions up to ``lacks_to``. Until they are
-   filled in from another copy of the table, a missing submission proves nothing. Meanwhile no producer is removed for a
-   new one, since the entry that set the log's limit may be missing, too.
+4. If a cleaned log has lost its state record, the table misses the submissions up to ``lacks_to``. Until the missing
+   submissions are filled in from another copy of the table, the absence of a submission proves nothing. Meanwhile no
+   producer is removed for a new one, since the entry that set the log's limit may be missing, too.
 
     appended   A/0 A/1 B/0 A/2 …      A: next 3, A/1 is VLSN 2      B: next 1
                VLSN 1   2   3   4     truncate(3):  A: next 2       settle(2): only VLSN 3 and 4 can be undone
@@ -69,10 +69,11 @@ class ProducersRecord(msgspec.Struct, frozen=True):
     forgotten_to: int = 0
     lives: bytes = b""
     lacks_to: int = 0
-    """If this is not 0, the record misses the submissions up to this VLSN. Older records have no such field."""
+    """The VLSN up to which the record misses submissions; 0 if it misses none. Older records do not have
+    ``lacks_to``."""
     keyed: bool = False
-    """True if the lives have keys of their own in the store. Older records, and records below level 2, have no such
-    field."""
+    """True if the lives have keys of their own in the store. Older records, and records below level 2, do not have
+    ``keyed``."""
     count: int = 0
     """The number of lives that have keys of their own."""
 
@@ -248,8 +249,8 @@ class Producers(EvictingTable[Life]):
         self.keep_all()
 
     def _compare(self, known: Producers, vlsn: Vlsn) -> None:
-        """Compares this table with ``known``. Both tables follow from the same log. After ``lacks_to`` they must agree
-        on all remembered submissions."""
+        """Compares this table with ``known``. Both tables follow from the same log. After ``lacks_to`` both tables must
+        agree on all remembered submissions."""
         limits, theirs = self.limits, {life.producer: life for life in known._lives()}
         # A lower limit takes effect only when the next new producer submits; no producer is removed before.
         most = PRODUCERS_MAX if known._limits_set else limits.producers

@@ -58,7 +58,7 @@ class Segment:
 
 class Fate(msgspec.Struct, frozen=True):
     """The decision about a segment that should be removed: the reason (``bytes`` or ``age``), and the owners whose
-    holds or limits keep the segment. The segment is removed if there are no such owners."""
+    holds or limits keep the segment. If no owner keeps the segment, it is removed."""
 
     number: int
     file: str
@@ -84,7 +84,7 @@ class Limit:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The result of ``plan``. ``going`` are the segments to remove, oldest first. ``blocked`` are the wanted segments
-    that are kept. ``drops`` are the holds to drop before."""
+    that are kept. ``drops`` are the holds to drop before the segments are removed."""
 
     going: list[Fate]
     blocked: list[Fate]

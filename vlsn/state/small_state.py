@@ -7,7 +7,8 @@ log:
 1. A COMMIT entry (``CommitEntry.put``) sets each of its names to a JSON value, or removes the name. The change is valid
    from the VLSN of the COMMIT on.
 2. The limits on names and values are checked in log order, so every node ignores the same values that exceed a limit. A
-   master refuses such values before they are logged (``fault``), so the log contains such a value only by an error.
+   master refuses values over a limit before they are logged (``fault``), so the log contains such a value only by an
+   error.
 3. The small state can be rolled back to any VLSN from ``settled`` on. Values that only a rollback to an earlier VLSN
    would need are dropped.
 4. If a cleaned log has lost its state record, its small state misses all values set up to ``lacks_to``, until these
@@ -67,7 +68,7 @@ class SmallStateRecord(msgspec.Struct, frozen=True):
 
     values: dict[str, tuple[int, bytes]] = {}
     lacks_to: int = 0
-    """If this is not 0, the record misses the values set up to this VLSN."""
+    """The VLSN up to which the record misses values; 0 if it misses none."""
 
     def kept(self) -> dict[str, Kept]:
         return {name: Kept(Vlsn(vlsn), value) for name, (vlsn, value) in self.values.items()}
@@ -147,7 +148,7 @@ class SmallState(LogTable, Mapping[str, Kept]):
 
     def fault(self, name: str, value: bytes | None, *, names: int, size: int) -> str | None:
         """Returns the reason why ``name`` cannot be set in a table that has ``names`` names and ``size`` bytes. Returns
-        None if it can be set."""
+        None if ``name`` can be set."""
         limits, before = self.limits, self._kept.get(name)
         if before is not None and (value is None or len(value) <= len(before.value)):
             return None  # the name exists already, and its value does not grow
@@ -191,7 +192,7 @@ class SmallState(LogTable, Mapping[str, Kept]):
 
     def check_fill(self, known: SmallState, vlsn: Vlsn) -> None:
         """Compares this table with ``known``, another copy's table as of ``vlsn``. The two tables must agree on values
-        set after ``lacks_to``. Raises ``ValueError`` if they do not."""
+        set after ``lacks_to``. Raises ``ValueError`` if the tables disagree."""
         self.check_exact(vlsn, "small state")
         mine = {name: kept for name, kept in self.as_of(vlsn).items() if kept.vlsn > self.lacks_to}
         theirs = {name: kept for name, kept in known.items() if kept.vlsn > self.lacks_to}

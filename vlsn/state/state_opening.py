@@ -29,7 +29,8 @@ class OpenState(StoredEnds):
 
     @property
     def stated_last(self) -> Vlsn:
-        """A VLSN that was in the log, synced on this node and durable. No rollback has removed this VLSN since."""
+        """A VLSN that was in the log, synced on this node and durable. No rollback can have removed a durable VLSN
+        since."""
         synced = max(
             self.checkpoint.last_vlsn if self.checkpoint is not None else NULL_VLSN,
             self.idle.vlsn if self.idle is not None else NULL_VLSN,

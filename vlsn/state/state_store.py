@@ -43,8 +43,8 @@ CHECKPOINT_KEY = b"checkpoint"
 RECORD_KEY = b"record"
 IDLE_END_KEY = b"idle_end"
 PREFIXES = {"producers": b"p", "commits": b"t", "acks": b"a"}
-"""For each table with keys of its own (a field of the state record), the first byte of the keys. No other key begins
-with that byte."""
+"""For each table with keys of its own (a field of the state record), the first byte of the keys. Keys of other tables
+begin with other bytes."""
 KEYED_FROM_LEVEL = 2
 """The level from which on producers' lives have keys of their own. A binary of an earlier level would see no lives in a
 store with such keys."""
@@ -193,9 +193,10 @@ class StateStore:
         idle_end: IdleEnd | None = None,
         changes: Mapping[str, TableChanges] | None = None,
     ) -> None:
-        """Saves the arguments that are not None, in one transaction. Other values are unchanged. ``changes`` are the
-        changed rows of ``record``, by the record's fields; the other rows stay as in the last save. The call blocks,
-        and the values are durable on return. Raises ``LogFailed`` if the store cannot be written."""
+        """Saves the arguments that are not None, in one transaction. Values of arguments that are None stay as they are
+        in the store. ``changes`` are the changed rows of ``record``, by the record's fields; the other rows stay as in
+        the last save. The call blocks, and the values are durable on return. Raises ``LogFailed`` if the store cannot
+        be written."""
         given = (CHECKPOINT_KEY, checkpoint), (IDLE_END_KEY, idle_end)
         puts = [(key, msgspec.json.encode(value)) for key, value in given if value is not None]
         if record is None:

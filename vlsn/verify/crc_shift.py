@@ -53,7 +53,8 @@ def _matrices(position: int) -> U32:
         one = _step()[same & _BYTE] ^ same >> np.uint32(8)
     tables = same
     while len(tables) < 16 * 1024:
-        # Each value with the next bit set is a value without that bit, times the matrix of the bit.
+        # The matrix for a value with the next bit set is the matrix for the value without the bit, times the matrix of
+        # the bit.
         tables = np.concatenate((tables, _times(one, 0, tables)))
         one = _times(one, 0, one)
     return tables

@@ -4,8 +4,8 @@
    or ``stated``. If nothing says so, the log ends before the unreadable frame, in a torn tail, whatever the later bytes
    are. In a segment whose end is known, everything bad is damage.
 2. Reading continues after damage: later frames are found by their magic, salt and crc, at every 8 bytes. So one flipped
-   bit does not hide another. If a bad frame's length still leads to the next frame, the bad frame is marked. Any other
-   damage is a gap:
+   bit does not hide another. If a bad frame's length still leads to the next frame, the bad frame is marked. Damage
+   that is not a single marked frame is a gap:
 
     |good|good|crc wrong|good|…garbage…|good|000000
               good=False      gap (start, end)
@@ -76,7 +76,8 @@ class Frames:
     end: int
     torn: bool
     content: int | None = None
-    """The crc32c of the file up to ``end``; None if it was not computed, or a rollback's flag is set."""
+    """The crc32c of the file up to ``end``; None if the crc was not computed, or if some frame has a rollback's
+    flag."""
 
     @property
     def damage(self) -> list[int]:

@@ -65,7 +65,7 @@ class Rule(StrEnum):
     """A segment is missing that other segments refer to."""
     SIDECAR = "sidecar"
     DTVLSN = "dtvlsn"
-    """A DTVLSN (durable end) decreases, or is past the log's end at that place."""
+    """A DTVLSN (durable end) decreases, or is past the log's end at its place."""
     OVERMARKED_DURABLE = "overmarked-durable"
     """A rollback abandoned blocks that the log had stated to be durable."""
     PRODUCER_SEQUENCE = "producer-sequence"
@@ -153,7 +153,7 @@ def inspected(disk: Disk, link: Link, stated: Stated, buf: bytearray) -> tuple[I
         buf, size=size, salt=link.salt, end=link.end, name=link.info.path, stated=stated.offset_in(link.number)
     )
     for start, end in lost:
-        # Unreadable bytes are reported in addition to the other faults at that place. The report only says that the
+        # Unreadable bytes are reported in addition to other faults at the same place. The report only says that the
         # bytes cannot be read, and not whether they were synced.
         if start not in [gap for gap, _ in found.gaps]:
             found.gaps.append((start, end))

@@ -32,8 +32,8 @@ class TermRun:
 
 @dataclass(frozen=True, slots=True)
 class KeptAside:
-    """A file with bytes that an opening of the log has cut off. ``last`` is the highest VLSN of a block that can be
-    read in that file, or 0 for none. ``term`` is the term of that block."""
+    """A file with bytes that an opening of the log has cut off. ``last`` and ``term`` are the highest VLSN of a block
+    that can be read in the file, and the block's term; 0 for none."""
 
     file: str
     bytes: int

@@ -66,7 +66,7 @@ class Rollbacks:
             for at, record in self._read:
                 inside = rollback_periods.inside(lsns, at, record)
                 hidden |= inside
-                if at in ended or at < self._last_block_lsn:  # every flag of this rollback must be set by now
+                if at in ended or at < self._last_block_lsn:  # every flag of a finished rollback must be set
                     certain |= inside
             self._match(found, lsns)
         strange = found.marked & ~hidden

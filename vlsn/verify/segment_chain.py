@@ -41,7 +41,7 @@ class Link:
     info: SegmentInfo
     salt: int
     end: int | None
-    """The end of the segment's log. None if the end can be found only by reading the frames."""
+    """The end of the segment's log, or None if the end can be found only by reading the frames."""
     last: bool
     missing_before: list[int]
     """The numbers of the log's segments that are missing between the previous link and this one."""
@@ -96,8 +96,8 @@ class Stray:
 class Chain:
     links: list[Link]
     unsynced_segment: bool
-    """True if the next segment has frames but was never synced as part of the log. The frames in that next segment are
-    a torn tail."""
+    """True if the next segment has frames but was never synced as part of the log. Frames in an unsynced next segment
+    are a torn tail."""
     strays: list[Stray] = field(default_factory=list)
     owner: tuple[str, str] = ("", "")
     """The group and the node that own the log."""
@@ -115,7 +115,7 @@ class Stated:
     dtvlsn: int = 0
     """The stored DTVLSN (durable end), which the headers of the last blocks cannot state."""
     record: StateRecord | None = None
-    """The state record. Among other things, it has the first VLSN of a cleaned log."""
+    """The state record. The record has, among other things, the first VLSN of a cleaned log."""
     faults: list[str] = field(default_factory=list)
     pages: dict[str, tuple[StoreRow | None, dict[int, PageRow]]] = field(default_factory=dict)
     """The page table of destinations (which page files are valid), by the destinations' uuids."""

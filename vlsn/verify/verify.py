@@ -10,9 +10,9 @@ flags of abandoned blocks). Only a few values are carried from one segment to th
 
 Some things are normal after a crash, and are not reported: a torn tail, an index that misses the newest blocks, a
 rollback with missing flags, a prepared segment that was never used. If only one slot of the node file is unreadable,
-that is a note. In a running node's directory (``live``), the log is read only up to the end that its files state to be
-synced, and the index is not read. The node may begin a rollback meanwhile, so an unexplained flag is compared with
-newer rollback records.
+the report has a note and no finding. In a running node's directory (``live``), the log is read only up to the end that
+its files state to be synced, and the index is not read. The node may begin a rollback meanwhile, so an unexplained flag
+is compared with newer rollback records.
 
 Only one segment is in memory at a time, or a few windows of a sealed segment (``by_sidecar``). Segments are read, not
 mapped. So a place that the disk cannot read raises an error instead of ending the process.

@@ -68,8 +68,8 @@ class Checkpointer:
         last: Checkpoint | None,
         settled: Vlsn | None,
     ) -> None:
-        """``last`` is the checkpoint from which the log was opened. ``settled`` is the VLSN of the state record at that
-        time."""
+        """``last`` is the checkpoint from which the log was opened. ``settled`` is the VLSN of the state record when
+        the log was opened."""
         self._view = view
         self._life = life
         self._state = state
@@ -95,7 +95,7 @@ class Checkpointer:
         if settled is not None:
             self.settled(settled)
 
-    # When a checkpoint runs.
+    # The conditions under which a checkpoint runs.
 
     def run_for_bytes(self) -> None:
         """Runs a checkpoint if enough bytes were written since the last checkpoint, and if the disk has room."""
@@ -159,7 +159,8 @@ class Checkpointer:
                 then()
 
     def release(self) -> None:
-        """Ends a checkpoint, or a hold on checkpoints. The work that waited for that continues."""
+        """Ends a checkpoint, or a hold on checkpoints. Work that waited for the end of a checkpoint or hold
+        continues."""
         with self._life.latch:
             self.running = False
             self._served = []

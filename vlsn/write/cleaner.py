@@ -60,7 +60,7 @@ class Pager(Protocol):
 
     def uncovered(self, first: Vlsn) -> str:
         """Returns the reason why the log may not begin at ``first``: some wanted entry before ``first`` is in no page.
-        Returns an empty string if the log may begin there."""
+        Returns an empty string if the log may begin at ``first``."""
         ...
 
 
@@ -406,7 +406,8 @@ class CleaningPass:
     # The end of a pass.
 
     def _is_over(self) -> bool:
-        """Returns whether the log has closed or failed. If so, the pass ends, and the next open finishes its work."""
+        """Returns whether the log has closed or failed. After that the pass ends, and the next open finishes its
+        work."""
         life = self._life
         if not life.over:
             return False

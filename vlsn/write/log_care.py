@@ -135,8 +135,8 @@ class LogCare:
             self.checkpointer.tick(now)
 
     def _state_idle_end(self) -> None:
-        """Stores the log's present end in the state, as an end up to which the log is certainly complete. Each end is
-        stored once, and no sync is needed."""
+        """Stores the log's present end in the state, as an end up to which the log is certainly complete. The same end
+        is stored only once, and without a sync."""
         view, tail, span = self._view, self._placement.tail, self._view.range
         if tail is None or not span.last or span.last_sync < span.last:
             return

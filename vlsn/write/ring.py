@@ -4,8 +4,9 @@
 2. ``synced_end`` is the position after the last block that this node has synced. Blocks at or after ``synced_end`` are
    sealed, but this node may still lose them.
 3. If the ring has more than ``bytes_max`` bytes, it drops the oldest blocks, but only blocks that are synced.
-4. A reader keeps its own position. ``position < head`` means that the ring has dropped the block at that position. The
-   reader must then read the segments (ARCHIVE) until its position is in the ring again. Nothing here depends on timing.
+4. A reader keeps its own position. ``position < head`` means that the ring has dropped the block at the reader's
+   position. The reader must then read the segments (ARCHIVE) until its position is in the ring again. Nothing here
+   depends on timing.
 
     head = 2        synced_end = 4   end = 5
       |b2|b3|            |b4|            take(2, end=4) -> [b2, b3]
@@ -41,11 +42,11 @@ class Ring:
         self.end = 0
         """The position that the next block will get."""
         self.last_vlsn: Vlsn = NULL_VLSN
-        """The last VLSN assigned. The block with this VLSN is in the ring, unless the ring is empty."""
+        """The last VLSN assigned. The block with the last VLSN is in the ring, unless the ring is empty."""
 
     @property
     def first_vlsn(self) -> Vlsn:
-        """The first VLSN in the ring. If the ring is empty, it is the VLSN after the last one."""
+        """The first VLSN in the ring. If the ring is empty, the value is the VLSN after the last assigned one."""
         return Vlsn(self._before + 1)
 
     def restart(self, last_vlsn: Vlsn) -> None:
@@ -96,8 +97,8 @@ class Ring:
         return taken
 
     def through(self, position: int, last: int, *, bytes_max: int) -> list[Buffer]:
-        """Takes blocks from ``position`` as ``take`` does, but only blocks that end at VLSN ``last`` or before. There
-        may be no such block."""
+        """Takes blocks from ``position`` as ``take`` does, but only blocks that end at VLSN ``last`` or before. The
+        result may be empty."""
         end = self._base + bisect_right(self._lasts, last, position - self._base)
         return self.take(position, end=end, bytes_max=bytes_max) if end > position else []
 

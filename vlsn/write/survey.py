@@ -67,8 +67,8 @@ class Survey:
         self._catalogue.forget_before(number)
 
     def _belief(self, age_s: float, numbers: list[int], clocks_agree: bool) -> Belief | None:
-        """Returns how far this node's clock is believed. Returns None if it is believed entirely, or if age is not
-        used."""
+        """Returns how far this node's clock is believed. Returns None if the clock is believed entirely, or if age is
+        not used."""
         now_s = self._clock.monotonic_s()
         if not age_s:
             return None

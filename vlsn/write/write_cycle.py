@@ -91,19 +91,19 @@ class WriteCycle:
         self.term = NULL_TERM
         """The term in which appends are sealed; 0 while none are accepted."""
         self.taken: list[Pending] = []
-        """Appends that were taken from the queue and are not sealed yet. If sealing fails, they are refused, as are the
-        appends in the queue."""
+        """Appends that were taken from the queue and are not sealed yet. If sealing fails, these appends are refused,
+        as are the appends in the queue."""
         self.checkpoint_due: Callable[[], None] = lambda: None
         """A function that is called after each group while ``uncovered_bytes`` is at least the option
         ``checkpoint_bytes``."""
         self.uncovered_bytes = 0
         """The bytes written since the last checkpoint began."""
         self.group: Group | None = None
-        """The group that the writer's thread has now; None if it has no group."""
+        """The group that the writer's thread has now; None if the thread has no group."""
         self.handed_over_s = 0.0
         """The time at which the writer's thread got ``group``."""
         self.unsynced_since: float | None = None
-        """The time of the oldest group that was written without a sync. None if there is no such group, or if its sync
+        """The time of the oldest group that was written without a sync. None if no group is unsynced, or if its sync
         was requested already."""
         self.slow_syncs = SlowSyncs()
         self._placement = placement
@@ -400,7 +400,8 @@ class WriteCycle:
             self.handed_over_s = now
             self._stats.unacked += group.entries
         try:
-            if group.firsts:  # call it before the writer wakes and takes the interpreter's lock from the feeders
+            # the feeders send the group before the writer's thread wakes and acquires the interpreter's lock
+            if group.firsts:
                 self.listener.handed_over()
         finally:
             written, failed = partial(self._written, group), partial(self._write_failed, group)
