@@ -24,6 +24,7 @@ from repl.auth.roles import LOCAL_ROLES, Role, Route
 from repl.auth.tokens import SCHEME, TokenRecord, key_of, parse, record_of, records_in
 from repl.elect.electing import Electing
 from repl.group.member import Member
+from repl.node.trail import Trail
 from repl.web import problem
 from repl.web.grants import ANYBODY, Grant, Unwatch
 from repl.web.mastership import redirect
@@ -60,8 +61,9 @@ class _Watch(NamedTuple):
 class Access:
     """The rights of requests to one node. On the event loop only."""
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: Member, trail: Trail) -> None:
         self._member = member
+        self._trail = trail
         self._anybody = _ANONYMOUS[anonymous_of(member.config)]
         self._decoded: dict[str, tuple[Kept, TokenRecord | None]] = {}
         self._by_uri: dict[str, str] = {}
@@ -242,6 +244,7 @@ class Access:
 
         def begin(body: bytes, answer: Answer) -> Leave:
             if (refusal := grant.refusal()) is not None:
+                self._trail.refused(request, refusal)
                 answer(self.redirected(request, route) or problem.response(refusal))
                 return _nothing
 
