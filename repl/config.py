@@ -91,6 +91,7 @@ class NodeConfig:
         "else all",
         choices=ANONYMOUS,
     )
+    insecure: bool = _setting(False, "whether the node may serve addresses beyond loopback without TLS, key and tokens")
     token_grace_s: float = _setting(
         60.0, "seconds without a master after which a node takes no token, as it may miss a revocation", low=1.0
     )
@@ -434,6 +435,8 @@ def _convert(each: Field[Any], raw: Any, place: str) -> Any:
         return Path(_text(raw, place)) if not isinstance(raw, Path) else raw
     if kind == "int":
         return _integer(raw, place, size="bytes" in each.name)
+    if kind == "bool":
+        return _truth(raw, place)
     if kind == "float":
         return _number(raw, place)
     text = _text(raw, place)
@@ -447,6 +450,14 @@ def _text(raw: Any, place: str) -> str:
     if not isinstance(raw, str):
         raise BadArgument(f"{place}: must be a string, not {raw!r}")
     return raw
+
+
+def _truth(raw: Any, place: str) -> bool:
+    if isinstance(raw, bool):
+        return raw
+    if isinstance(raw, str) and raw.lower() in ("true", "false"):
+        return raw.lower() == "true"
+    raise BadArgument(f"{place}: {raw!r} is neither true nor false")
 
 
 def whole_size(raw: str | int, place: str) -> int:

@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -24,13 +24,16 @@ from repl.auth.roles import LOCAL_ROLES, Role, Route
 from repl.auth.tokens import SCHEME, TokenRecord, key_of, parse, record_of, records_in
 from repl.elect.electing import Electing
 from repl.group.member import Member
+from repl.node.browser_sessions import BrowserSessions, Session
 from repl.node.trail import Trail
 from repl.web import problem
 from repl.web.grants import ANYBODY, Grant, Unwatch
 from repl.web.mastership import redirect
 from repl.web.types import Answer, Leave, Push, Request, Response, Sink, Start, Upgrade
-from vlsn.errors import Forbidden, NotMaster, ProducersMissing, Unauthorized, VlsnLogError
+from repl.web.usage import NAMES_A_TOKEN, Usage
+from vlsn.errors import Forbidden, NotMaster, ProducersMissing, TooLarge, Unauthorized, VlsnLogError
 from vlsn.seams import Channel
+from vlsn.state import consumers, destinations, sinks
 from vlsn.state.small_state import Kept
 from vlsn.together import together
 
@@ -39,6 +42,8 @@ LOOK_S: Final = 0.25
 UNAUTHORIZED: Final = 4401
 """The close code of a WebSocket whose token has ended."""
 DECODED_MAX: Final = 2_048
+_NAMED: Final = (consumers.PREFIX, sinks.PREFIX, destinations.PREFIX)
+"""The starts of the small state's names that clients make."""
 KEY: Final = "key:"
 """The start of ``Grant.who`` if a key of the group has signed. No token's ID has a colon."""
 GET_IN: Final = (
@@ -65,9 +70,11 @@ class Access:
         self._member = member
         self._trail = trail
         self._anybody = _ANONYMOUS[anonymous_of(member.config)]
+        self.sessions = BrowserSessions(member.seams.clock, member.seams.random)
         self._decoded: dict[str, tuple[Kept, TokenRecord | None]] = {}
         self._by_uri: dict[str, str] = {}
         """The ID of the token that was last found for each URI."""
+        self._usages: dict[str, Usage] = {}
         self._watched: dict[object, _Watch] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -77,13 +84,25 @@ class Access:
         role = route.role_of(request)
         if role is Role.OPEN or role is Role.KEY:
             return
-        grant = request.grant = self._grant_of(request)
+        grant = request.grant = self._grant_of(request, route)
         if not grant.has(role):
             if grant.ends:
                 raise Forbidden(f"token {grant.who} lacks the role {role}, which this call needs")
             raise Unauthorized(f"this call needs the role {role}: {GET_IN}")
         if grant.names and route.name is not None:
             grant.check_name(route.name)
+            if request.method == "PUT":
+                self.check_names(grant, (route.name,))
+
+    def check_names(self, grant: Grant, names: Iterable[str]) -> None:
+        """See ``Grant.check_new``."""
+        small = self._member.opened().log.view.history.small
+        new = sum(not any(prefix + name in small for prefix in _NAMED) for name in names)
+        if not new:
+            return
+        prefixes = tuple(prefix + grant.names for prefix in _NAMED)
+        if new + sum(name.startswith(prefixes) for name in small) > NAMES_A_TOKEN:
+            raise TooLarge(f"{grant.who} has {NAMES_A_TOKEN} names under {grant.names!r}, which is its limit")
 
     def redirected(self, request: Request, route: Route) -> Response | None:
         """Returns the redirect to the master, which knows more tokens, for a call that only the master takes."""
@@ -91,17 +110,33 @@ class Access:
             return None
         return redirect(self._member, request)
 
-    def _grant_of(self, request: Request) -> Grant:
+    def _grant_of(self, request: Request, route: Route) -> Grant:
         if request.key:
             return Grant(who=f"{KEY}{request.key}", watches=self)
         text = request.headers.get("Authorization")
         if text is None:
+            session = self.sessions.find(request, route)
+            if session is not None:
+                return self._grant_of_session(session)
             return self._shown_by(request.uris) or self._anybody
-        secret = parse(text[len(SCHEME) :].strip()) if text[: len(SCHEME)].lower() == SCHEME.lower() else None
+        token = text[len(SCHEME) :].strip() if text[: len(SCHEME)].lower() == SCHEME.lower() else ""
+        if parse(token) is None and self._anybody is ANYBODY:
+            return ANYBODY
+        return self.grant_of_token(token)
+
+    def _grant_of_session(self, session: Session) -> Grant:
+        """Returns what a browser's session reads while its token holds, else the rights of anybody."""
+        grant = Grant(who=session.token, roles=frozenset({Role.METRICS}), proof=session.proof, watches=self)
+        record = self._record(session.token)
+        holds = record is not None and Role.METRICS in record.roles and self.refusal(grant) is None
+        return grant if holds else self._anybody
+
+    def grant_of_token(self, text: str) -> Grant:
+        """Returns the rights of a token. Raises ``Unauthorized``, and ``NotMaster`` or ``ProducersMissing`` while this
+        node cannot say."""
+        secret = parse(text)
         if secret is None:
-            if self._anybody is ANYBODY:
-                return ANYBODY
-            raise Unauthorized("Authorization: no token, which is Bearer vlt_ID_SECRET")
+            raise Unauthorized("this is no token: a token has the form vlt_ID_SECRET")
         record = self._record(secret.id)
         if record is None or not secret.opens(record):
             self._check_whole()
@@ -117,6 +152,7 @@ class Access:
             names=record.names,
             proof=record.proof,
             watches=self,
+            usage=self._usage_of(id, record),
         )
         if (refusal := self.refusal(grant)) is not None:
             raise refusal
@@ -153,6 +189,16 @@ class Access:
             self._by_uri.clear()
         id = self._by_uri[uri] = min(found)[1]
         return id, self._record(id)
+
+    def _usage_of(self, id: str, record: TokenRecord) -> Usage:
+        usage = self._usages.get(id)
+        if usage is None:
+            if len(self._usages) >= DECODED_MAX:
+                # Those that are open keep counting in their grants.
+                self._usages = {each: used for each, used in self._usages.items() if used.streams}
+            usage = self._usages[id] = Usage(id)
+        usage.bytes.per_s, usage.appends.per_s = record.bytes_per_s, record.appends_per_s
+        return usage
 
     def _record(self, id: str) -> TokenRecord | None:
         """Returns the token's record. Raises ``NotMaster`` or ``Damaged`` while the log is not open."""
@@ -227,6 +273,9 @@ class Access:
         is not sent if the token has ended."""
         if not grant.ends:
             return answer
+        streams = isinstance(answer, Upgrade) or answer.push is not None
+        if streams and grant.usage is not None:
+            grant.usage.check_stream()
         if isinstance(answer, Upgrade):
             return replace(answer, run=_until_ended(grant, answer))
         if answer.push is not None:
@@ -271,13 +320,14 @@ def _until_ended(grant: Grant, upgrade: Upgrade) -> Callable[[Channel], Awaitabl
                 ended = True
                 task.cancel()
 
-            unwatch = grant.watch(end)
+            unwatch, left = grant.watch(end), grant.stream()
             try:
                 await upgrade.run(channel)
             except Exception as failure:  # raised again below, without the group of ``together``
                 failures.append(failure)
             finally:
                 unwatch()
+                left()
 
         await together(serve=serve())
         if ended:
@@ -291,16 +341,17 @@ def _until_ended(grant: Grant, upgrade: Upgrade) -> Callable[[Channel], Awaitabl
 class _GuardedPush:
     """A body that sends itself until its token ends."""
 
-    __slots__ = ("_grant", "_push", "_sink", "_unwatch")
+    __slots__ = ("_grant", "_left", "_push", "_sink", "_unwatch")
 
     def __init__(self, grant: Grant, push: Push) -> None:
         self._grant, self._push = grant, push
         self._sink: Sink | None = None
         self._unwatch: Unwatch = _nothing
+        self._left: Unwatch = _nothing
 
     def begin(self, sink: Sink) -> None:
         self._sink = sink
-        self._unwatch = self._grant.watch(self._end)
+        self._unwatch, self._left = self._grant.watch(self._end), self._grant.stream()
         self._push.begin(sink)
 
     def go_on(self) -> None:
@@ -308,6 +359,7 @@ class _GuardedPush:
 
     def close(self) -> None:
         self._unwatch()
+        self._left()
         self._push.close()
 
     def _end(self) -> None:

@@ -38,6 +38,8 @@ from repl.names.tokens_http import PATH as TOKENS
 from repl.names.tokens_http import TokenRoutes
 from repl.node.access import Access
 from repl.node.admin_http import AdminRoutes, NodeAdministration
+from repl.node.browser_sessions import PATH as SESSION
+from repl.node.browser_sessions import SessionRoutes
 from repl.node.peers import NodePeers
 from repl.node.status_http import KEY_PATH, NodeMonitoring, StatusRoutes
 from repl.node.trail import Trail
@@ -119,6 +121,7 @@ class Gateway:
         self._tokens = tokens = TokenRoutes(services.tokens)
         self._cdc = cdc = CdcRoutes(services.cdc)
         self._destinations = destinations = DestinationRoutes(services.destinations, self.readers, self.handed, pieces)
+        sessions = SessionRoutes(services.access.sessions, services.access)
         admin = AdminRoutes(services.administration)
         self._status = status = StatusRoutes(services.monitoring, pieces)
         self._member = services.member
@@ -144,6 +147,7 @@ class Gateway:
             SPANS: {"GET": Route(SpanRoutes(services.member).spans, Role.READ)},
             CDC: {"GET": Route(cdc.list, Role.METRICS)},
             DESTINATIONS: {"GET": Route(destinations.list, Role.READ, to_master=True)},
+            SESSION: {"POST": Route(sessions.open, Role.OPEN), "DELETE": Route(sessions.close, Role.OPEN)},
             "/v1/status": {"GET": Route(status.status, Role.METRICS)},
             "/v1/events": {"GET": Route(status.events, Role.METRICS)},
             "/v1/peer/hello": {"POST": Route(answering_members(peers.hello), Role.KEY)},
