@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import click
 
-from repl.auth.tokens import Secret, TokenRecord, key_of, new_secret
+from repl.auth.tokens import RATE_MAX, Secret, TokenRecord, key_of, new_secret
 from repl.cli.asking import ordered
 from repl.cli.options import Commands
 from repl.cli.report import print_json, print_list, print_table
@@ -44,6 +44,7 @@ class SpanType(click.ParamType):  # type: ignore[type-arg]
 
 
 ID = click.argument("id")
+_RATE: Final = click.IntRange(0, RATE_MAX)
 
 
 @click.group(cls=Commands)
@@ -60,11 +61,22 @@ def token() -> None:
     click.option(
         "--expires", type=SpanType(), metavar="SPAN", help="When it ends, from now: 12h, 30d; default: never."
     ),
+    click.option("--bytes-per-s", type=_RATE, default=0, help="Bytes that it may append in a second; 0: any."),
+    click.option("--appends-per-s", type=_RATE, default=0, help="Appends that it may make in a second; 0: any."),
     click.option("--uri", default="", help="A client certificate with this URI is the token; it has no secret."),
     click.option("--title", default="", help="What it is for."),
 )
 def create(
-    roles: str, keys: str, names: str, expires: int | None, uri: str, title: str, url: list[str], as_json: bool
+    roles: str,
+    keys: str,
+    names: str,
+    expires: int | None,
+    bytes_per_s: int,
+    appends_per_s: int,
+    uri: str,
+    title: str,
+    url: list[str],
+    as_json: bool,
 ) -> int:
     """Make a token, and print it: it cannot be shown again."""
     secret = new_secret(SystemRandom())
@@ -76,6 +88,8 @@ def create(
         uri=uri,
         keys=keys,
         names=names,
+        bytes_per_s=bytes_per_s,
+        appends_per_s=appends_per_s,
         expires_us=0 if expires is None else SystemClock().wall_us() + expires * 1_000_000,
         title=title,
     )

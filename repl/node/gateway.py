@@ -209,6 +209,8 @@ class Gateway:
             answer = await answering(request, route.handler)
             return self._access.guarded(request.grant, answer, reads=request.method in _READS)
         except VlsnLogError as error:
+            if isinstance(error, Unauthorized):  # a token in a body
+                self._trail.refused(request, error)
             return problem.response(error)
         except Exception as fault:  # a fault must end the request only, not the task's owner
             return problem.response(problem.internal(fault, f"{request.method} {request.path}"))

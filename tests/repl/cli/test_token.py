@@ -55,14 +55,14 @@ def refused(result: Result) -> str:
 
 
 def test_a_token_is_made_and_printed_once(signing: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = ("--keys", "order-", "--names", "shop", "--expires", "30d", "--title", "the shop")
+    given = ("--keys", "order-", "--names", "shop", "--expires", "30d", "--title", "the shop", "--appends-per-s", "50")
     made = signing("token", "create", "--roles", "append,consume", *given)
     assert made.status == 0 and re.fullmatch(rb"vlt_[a-z0-9]{8}_[A-Za-z0-9_-]{43}\n", made.out), made
     secret = parse(made.out.decode().strip())
     assert secret is not None
     shown = listed(signing)[secret.id]
     assert (shown["roles"], shown["keys"], shown["names"]) == (["append", "consume"], "order-", "shop")
-    assert (shown["title"], shown["by"]) == ("the shop", "key:one")
+    assert (shown["title"], shown["by"], shown["appends_per_s"]) == ("the shop", "key:one", 50)
     assert shown["expires_us"] == pytest.approx(time.time() * 1e6 + 30 * DAY_US, abs=60e6)
     for text in (signing("token", "list"), signing("token", "list", "--json")):
         assert text.status == 0 and secret.id.encode() in text.out and secret.secret.encode() not in text.out
@@ -123,6 +123,7 @@ def test_a_certificate_is_a_token_without_a_secret(signing: Shell) -> None:
         (("create", "--roles", "read", "--expires", "999999999w"), "no span of time"),
         (("create", "--roles", "read", "--expires", "0s"), "at least a second"),
         (("create", "--roles", "read", "--uri", "nothing"), "no URI"),
+        (("create", "--roles", "read", "--bytes-per-s", "-1"), "--bytes-per-s"),
         (("create", "--roles", "read", "--keys", "k" * 600), "keys: more than"),
         (("revoke", "ABC"), "no ID of a token"),
         (("revoke", "vlt_abcdefgh_secret"), "without its secret"),

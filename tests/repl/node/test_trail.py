@@ -79,14 +79,17 @@ async def test_each_order_and_each_refusal_has_a_line_and_an_event() -> None:
     assert (await called(node, "POST", ROTATE, again)).status == 401, "it is replayed"
     assert (await called(node, "POST", f"{ROTATE}?x=1", bearing)).status == 400
     assert (await called(node, "GET", "/v1/status")).status == 200, "no order"
-    found = await lines(node, 4)
+    wrong = msgspec.json.encode({"token": new_secret(SeededRandom(2)).text})
+    assert (await called(node, "POST", "/v1/session", body=wrong)).status == 401
+    found = await lines(node, 5)
     assert [short(line) for line in found] == [
         ("", f"POST {ROTATE}", "401"),
         ("key:one", f"POST {ROTATE}", "200"),
         ("", f"POST {ROTATE}", "401"),
         (SECRET.id, f"POST {ROTATE}", "400"),
+        ("", "POST /v1/session", "401"),
     ]
-    assert [line["status_id"] for line in found] == [2, 1, 2, 2] and found[0]["status_detail"] == "unauthorized"
+    assert [line["status_id"] for line in found] == [2, 1, 2, 2, 2] and found[0]["status_detail"] == "unauthorized"
     assert found[3]["http_request"]["url"] == {"path": ROTATE, "query_string": "x=1"}
     assert all(line["src_endpoint"] == {"ip": "192.0.2.7", "port": 40112} for line in found)
     assert all((line["class_uid"], line["device"]["name"]) == (6003, "n1") for line in found)
