@@ -64,6 +64,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
         *("pages.no_space", "pages.has_space"),
     ),
     "key": ("key.changed", "key.unread", "insecure"),
+    "orders": ("admin.called", "admin.refused", "audit.lost"),
     "tokens": ("token.created", "token.rotated", "token.revoked"),
     "cleaning": ("cleaned", "cleaning.paused", "cleaning.resumed", "hold.dropped"),
 }
@@ -77,6 +78,7 @@ WARNINGS: Final = frozenset(
         *("producers.lost", "producers.waits", "producers.forgotten"),
         *("cdc.failed", "cdc.waits", "cdc.skipped", "cdc.not_resent", "cdc.not_configured", "cdc.order_failed"),
         *("pages.note", "pages.unread", "pages.no_space", "key.unread", "insecure"),
+        "audit.lost",
     }
 )
 ERRORS: Final = frozenset({"damage", "damage.stays", "cdc.parked", "page.damaged"})
@@ -86,6 +88,7 @@ REPEATING: Final = frozenset(
         *("vote", "peer.silent", "group.waits", "feed.stopped", "feed.end", "integrity", "hand_over.failed", "syncup"),
         *("restore.again", "restore.failed", "restore.note", "damage", "damage.stays", "scrub.unreadable"),
         *("cleaning.paused", "hold.dropped", "unpunched", "producers.waits", "background.failed", "pages.unread"),
+        *("admin.refused", "audit.lost"),
     }
 )
 """Events that are repeated while their state lasts."""

@@ -15,7 +15,7 @@ answers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -36,6 +36,7 @@ FEED = "/v1/feed"
 PEER = "/v1/peer/"
 HELLO = "/v1/peer/hello"
 _SWITCHES = 101
+Refused = Callable[[Request, VlsnLogError], None]
 
 
 class _Named(msgspec.Struct, gc=False):
@@ -58,7 +59,9 @@ def is_between_members(path: str) -> bool:
 class PeerDoor:
     """The door of one node for the calls of other members, and for signed calls from outside."""
 
-    def __init__(self, trust: Trust, random: Random) -> None:
+    def __init__(self, trust: Trust, random: Random, refused: Refused = lambda request, error: None) -> None:
+        """``refused`` is called with each call that is refused after its signature was found right."""
+        self._refused = refused
         self._trust = trust
         self._sessions = Sessions(random)
 
@@ -80,6 +83,7 @@ class PeerDoor:
         try:
             self._check(call, request, body)
         except VlsnLogError as error:
+            self._refused(request, error)
             return await self._signed(problem.response(error), key, call)
         self._trust.met(call.signer.sender, True)
         return await self._signed(await handler(request), key, call)
@@ -95,6 +99,7 @@ class PeerDoor:
         try:
             self._check_outside(call)
         except VlsnLogError as error:
+            self._refused(request, error)
             return await self._signed(problem.response(error), key, call)
         request.key = key.id
         return await self._signed(await handler(request), key, call)

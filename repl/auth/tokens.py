@@ -66,7 +66,7 @@ class TokenRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """When the token ends, in µs since the epoch; 0 for never."""
     title: str = ""
     by: str = ""
-    """The token that made this one, or ``anonymous``."""
+    """The maker: a token's ID, ``key:ID`` of the group's key, or ``anonymous``."""
 
     def check(self) -> None:
         """Raises ``BadArgument`` for a record that no token can have."""
@@ -82,6 +82,11 @@ class TokenRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         for name, most in (("keys", KEYS_BYTES_MAX), ("names", NAMES_BYTES_MAX), ("title", TITLE_BYTES_MAX)):
             if len(getattr(self, name).encode("utf-8", "surrogatepass")) > most:
                 raise BadArgument(f"{name}: more than {most} bytes")
+
+    @property
+    def proof(self) -> str:
+        """The proof that a client shows: the hash of its secret, or its certificate's URI."""
+        return self.sha256 or self.uri
 
     def expired(self, now_us: int) -> bool:
         return 0 < self.expires_us <= now_us

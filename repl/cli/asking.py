@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,13 +12,18 @@ import click
 
 from repl.cli.report import print_json
 from repl.cli.signals import run
-from vlsn.errors import BadBody, VlsnLogError
+from vlsn.errors import BadArgument, BadBody, NotMaster, Unreachable, VlsnLogError
 
 if TYPE_CHECKING:
     from repl.client.connect import Client
     from repl.web.types import Network, Response
 
 TIMEOUT_S = 60.0
+ORDER_S = 20.0
+LOOK_S = 0.3
+HOPS_MAX = 3
+NO_MASTER_S = 5.0
+"""Seconds that an order waits for a master, because an election may be running."""
 Answer = dict[str, Any] | VlsnLogError
 """A node's answer, or the error that replaces it."""
 T = TypeVar("T")
@@ -79,6 +85,48 @@ async def sent(
     headers = {} if method == "GET" else {"Content-Type": "application/json"}
     data = b"" if body is None else msgspec.json.encode(body)
     return await opened.request(method, url, headers=headers, body=data, timeout_s=timeout_s)
+
+
+async def ordered(urls: Sequence[str], path: str, body: object, *needed: str, method: str = "POST") -> dict[str, Any]:
+    """Sends the order to the master, starting at ``urls``, and returns its answer, which has all of ``needed``. Raises
+    the master's refusal, ``NotMaster``, ``Unreachable``."""
+    deadline = time.monotonic() + NO_MASTER_S
+    async with network() as opened:
+        while True:
+            try:
+                return await _once(opened, urls, method, path, body, needed)
+            except NotMaster:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(LOOK_S)
+
+
+async def _once(
+    opened: Network, urls: Sequence[str], method: str, path: str, body: object, needed: Sequence[str]
+) -> dict[str, Any]:
+    refusal: VlsnLogError | None = None
+    for url in urls:
+        try:
+            response = await _redirected(opened, method, f"{url}{path}", body)
+        except Unreachable as error:
+            refusal = refusal or error
+            continue
+        try:
+            return json_object(response, *needed)
+        except NotMaster as error:
+            refusal = error
+    raise refusal or BadArgument("no URL to ask")
+
+
+async def _redirected(opened: Network, method: str, url: str, body: object) -> Response:
+    """Sends a request, and follows redirects to the master."""
+    for _ in range(HOPS_MAX):
+        response = await sent(opened, method, url, body=body, timeout_s=ORDER_S)
+        location = response.headers.get("Location", "")
+        if response.status != 307 or not location.startswith(("http://", "https://")):
+            break
+        url = location
+    return response
 
 
 def json_object(response: Response, *needed: str) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -18,26 +17,22 @@ from urllib.parse import urlencode
 import click
 
 from repl.cli import status
-from repl.cli.asking import Answer, answers_of, json_object, network, sent
+from repl.cli.asking import ORDER_S, Answer, answers_of, network, ordered
 from repl.cli.options import Commands, FiniteRange, NameType
 from repl.cli.report import print_found, print_table
 from repl.cli.signals import run
 from repl.cli.upgrade import plan, print_plan
-from vlsn.errors import BadArgument, NotMaster, OutcomeUnknown, Unreachable, VlsnLogError
+from vlsn.errors import BadArgument, OutcomeUnknown, VlsnLogError
 
 if TYPE_CHECKING:
-    from repl.web.types import Network, Response
+    from repl.web.types import Network
 
-TIMEOUT_S = 20.0
 LOOK_S = 0.3
-HOPS_MAX = 3
 _DOCUMENT = ("group", "state", "master", "term", "vlsn", "durable", "members")
 """Fields of every answer about the group."""
 _SETTINGS = ("level", "settings")
 """Fields of an answer that has the settings, too."""
 _WHOLE = re.compile(r"[0-9]{1,18}\Z")
-NO_MASTER_S = 5.0
-"""Seconds that an order waits for a master, because an election may be running."""
 NAME = click.argument("name", type=NameType())
 WAITING = (
     click.option("--no-wait", is_flag=True, help="Do not wait until it is electable."),
@@ -157,11 +152,11 @@ def transfer_master(name: str | None, url: list[str], as_json: bool) -> int:
         before, now = answer.get("from"), answer.get("to")
         click.echo(f"{now} leads already" if before == now else f"{before} has handed over to {now}")
 
-    return print_found(run(_ordered(url, path, None, "from", "to")), as_json, text)
+    return print_found(run(ordered(url, path, None, "from", "to")), as_json, text)
 
 
 def _set(urls: Sequence[str], settings: dict[str, Any], as_json: bool) -> int:
-    document = run(_ordered(urls, "/v1/admin/group/settings", settings, *_DOCUMENT, *_SETTINGS))
+    document = run(ordered(urls, "/v1/admin/group/settings", settings, *_DOCUMENT, *_SETTINGS))
     return print_found(document, as_json, _print)
 
 
@@ -178,7 +173,7 @@ def _change(
 
 
 async def _carried_out(urls: Sequence[str], change: dict[str, Any], wait: bool, timeout_s: float) -> dict[str, Any]:
-    document = await _ordered(urls, "/v1/admin/group", change, *_DOCUMENT)
+    document = await ordered(urls, "/v1/admin/group", change, *_DOCUMENT)
     if not wait:
         return document
     known = list(dict.fromkeys((*urls, *(str(member["url"]) for member in document["members"]))))
@@ -197,46 +192,6 @@ def _electable(document: dict[str, Any], name: str) -> bool:
 
 
 # Calls.
-
-
-async def _ordered(urls: Sequence[str], path: str, body: object, *needed: str) -> dict[str, Any]:
-    """Sends the order to the master, starting at ``urls``, and returns its answer, which has all of ``needed``. Raises
-    the master's refusal, ``NotMaster``, ``Unreachable``."""
-    deadline = time.monotonic() + NO_MASTER_S
-    async with network() as opened:
-        while True:
-            try:
-                return await _once(opened, urls, path, body, needed)
-            except NotMaster:
-                if time.monotonic() > deadline:
-                    raise
-                await asyncio.sleep(LOOK_S)
-
-
-async def _once(opened: Network, urls: Sequence[str], path: str, body: object, needed: Sequence[str]) -> dict[str, Any]:
-    refusal: VlsnLogError | None = None
-    for url in urls:
-        try:
-            response = await _posted(opened, f"{url}{path}", body)
-        except Unreachable as error:
-            refusal = refusal or error
-            continue
-        try:
-            return json_object(response, *needed)
-        except NotMaster as error:
-            refusal = error
-    raise refusal or BadArgument("no URL to ask")
-
-
-async def _posted(opened: Network, url: str, body: object) -> Response:
-    """Posts, and follows redirects to the master."""
-    for _ in range(HOPS_MAX):
-        response = await sent(opened, "POST", url, body=body, timeout_s=TIMEOUT_S)
-        location = response.headers.get("Location", "")
-        if response.status != 307 or not location.startswith(("http://", "https://")):
-            break
-        url = location
-    return response
 
 
 async def _shown(urls: Sequence[str]) -> dict[str, Any]:
@@ -258,7 +213,7 @@ async def _shown(urls: Sequence[str]) -> dict[str, Any]:
 
 
 async def _documents(opened: Network, urls: Sequence[str]) -> list[Answer]:
-    return await answers_of(opened, "GET", [f"{url}/v1/group" for url in urls], *_DOCUMENT, timeout_s=TIMEOUT_S)
+    return await answers_of(opened, "GET", [f"{url}/v1/group" for url in urls], *_DOCUMENT, timeout_s=ORDER_S)
 
 
 def _of(value: Any) -> str:

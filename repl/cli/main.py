@@ -41,6 +41,7 @@ _COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "page": ("page", "Print the pages of destinations in a node's directory."),
     "cdc": ("cdc", "Show the state of nodes' CDC consumers, pause, move and resume them."),
     "key": ("key", "Make or replace the key with which a group's members sign their calls."),
+    "token": ("token", "Make, list, rotate and revoke the tokens of clients."),
     "checkpoint": ("admin", "Make nodes write a checkpoint now."),
     "rotate": ("admin", "Make nodes begin a new segment now."),
     "restore": ("admin", "Make one node give up its log and fetch another member's."),

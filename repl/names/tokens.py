@@ -50,6 +50,7 @@ class NodeTokens:
         if await self._is_made(lead, id, record, deadline):
             return
         check_level(lead.log.view.level)
+        self._check_uri(small, record)
         values = dict.fromkeys(self._outlived(small))
         await commit_alone(lead, Puts({**values, key: msgspec.json.encode(record)}, {key: 0}), deadline)
         self.member.event("token.created", id=id, roles=",".join(record.roles), by=record.by)
@@ -100,6 +101,13 @@ class NodeTokens:
         if not await lead.reads.reached(kept.vlsn, deadline):
             raise OutcomeUnknown(f"token {id} is logged at VLSN {kept.vlsn}, and not durable yet")
         return True
+
+    def _check_uri(self, small: SmallState, record: TokenRecord) -> None:
+        """Checks that a certificate is one token at most. Raises ``BadArgument``."""
+        now = self.member.seams.clock.wall_us()
+        for id, other in records_in(small).items():
+            if record.uri and other.uri == record.uri and not other.expired(now):
+                raise BadArgument(f"uri: certificates of {record.uri[:80]} are the token {id}; revoke that first")
 
     def _outlived(self, small: SmallState) -> list[str]:
         before = self.member.seams.clock.wall_us() - KEPT_US

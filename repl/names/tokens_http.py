@@ -29,7 +29,6 @@ from vlsn.errors import BadBody, NotFound
 from vlsn.format.records import JSON_FAULTS
 
 PATH = "/v1/admin/tokens"
-ANYBODY = "anonymous"
 _NONE: frozenset[str] = frozenset()
 _TIMEOUT = frozenset({"timeout"})
 
@@ -74,20 +73,20 @@ class TokenRoutes:
 
     async def _put(self, id: str, request: Request) -> Response:
         timeout_s = _timeout(request)
-        record = replace(await _body(request, _records, "token"), by=ANYBODY)
+        record = replace(await _body(request, _records, "token"), by=request.grant.who)
         await self._tokens.create(id, record, timeout_s)
         return answered(_shown(id, record))
 
     async def _rotate(self, id: str, request: Request) -> Response:
         timeout_s = _timeout(request)
         asked = await _body(request, _rotations, "rotation")
-        await self._tokens.rotate(id, asked.id, asked.sha256, asked.overlap_s, ANYBODY, timeout_s)
+        await self._tokens.rotate(id, asked.id, asked.sha256, asked.overlap_s, request.grant.who, timeout_s)
         return answered({"id": asked.id, "before": id, "overlap_s": asked.overlap_s})
 
     async def _delete(self, id: str, request: Request) -> Response:
         timeout_s = _timeout(request)
         await nothing_asked(request)
-        await self._tokens.revoke(id, ANYBODY, timeout_s)
+        await self._tokens.revoke(id, request.grant.who, timeout_s)
         return answered({"id": id, "revoked": True})
 
 

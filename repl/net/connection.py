@@ -31,7 +31,7 @@ from repl.net.arrivals import Arrival, Arrivals
 from repl.net.frames import close_frame
 from repl.net.metered import MeteredTap
 from repl.net.places import Places
-from repl.net.tls import members_of
+from repl.net.tls import members_of, uris_of
 from repl.net.turns import Reading, Turns
 from repl.net.untaken import Untaken
 from repl.web import problem
@@ -105,10 +105,10 @@ class Connection(RequestHandler):
         "_idle_s",
         "_known",
         "_leave",
-        "_members",
         "_server",
         "_tap",
         "_upgrade",
+        "_uris",
         "_waits",
         "head_since",
         "kept",
@@ -135,7 +135,8 @@ class Connection(RequestHandler):
         """The number of reasons not to read the WebSocket now."""
         self._known = server.known
         self._clean = True
-        self._members: frozenset[str] | None = None
+        self._uris: frozenset[str] | None = None
+        """The URIs of the client's certificate, once it was looked at."""
         self._leave: Leave | None = None
         self._held = bytearray()
         self._waits = False
@@ -235,11 +236,25 @@ class Connection(RequestHandler):
     @property
     def members(self) -> frozenset[str] | None:
         """See ``Request.members``."""
-        if self._members is None and self._server.group is not None and self.transport is not None:
-            shown = self.transport.get_extra_info("ssl_object")
-            if shown is not None:
-                self._members = members_of(shown.getpeercert(), self._server.group)
-        return self._members
+        if self._server.group is None or self.transport is None:
+            return None
+        if self.transport.get_extra_info("ssl_object") is None:
+            return None
+        return members_of(self.uris, self._server.group)
+
+    @property
+    def uris(self) -> frozenset[str]:
+        """See ``Request.uris``."""
+        if self._uris is None:
+            shown = None if self.transport is None else self.transport.get_extra_info("ssl_object")
+            self._uris = frozenset() if shown is None else frozenset(uris_of(shown.getpeercert()))
+        return self._uris
+
+    @property
+    def remote(self) -> str:
+        """Returns the client's HOST:PORT, "" for a connection that is lost."""
+        end = None if self.transport is None else self.transport.get_extra_info("peername")
+        return "" if not end else f"[{end[0]}]:{end[1]}" if ":" in str(end[0]) else f"{end[0]}:{end[1]}"
 
     def end(self) -> None:
         """See ``places.Guest``."""

@@ -149,7 +149,9 @@ class HttpListener:
             return self._reply(problem.response(BadArgument("the request names no version of HTTP")))
         connection = cast(Connection, incoming.protocol)
         request = Request(
-            incoming.method, incoming.raw_path, incoming.headers, IncomingBody(incoming), members=connection.members
+            *(incoming.method, incoming.raw_path, incoming.headers, IncomingBody(incoming), connection.remote),
+            members=connection.members,
+            uris=connection.uris,
         )
         if not self._server.places.serves(connection, partial(self._keeps, request)):
             busy = QueueFull("all connections are busy; those left are for members, operators and health checks")

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -154,10 +154,10 @@ def uris_of(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
     return tuple(value for kind, value in (certificate or {}).get("subjectAltName", ()) if kind == "URI")
 
 
-def members_of(certificate: Mapping[str, Any] | None, group: str) -> frozenset[str]:
-    """Returns the names of ``group``'s members that a verified certificate names."""
+def members_of(uris: Collection[str], group: str) -> frozenset[str]:
+    """Returns the names of ``group``'s members that a verified certificate with ``uris`` names."""
     prefix = node_uri(group, "")
-    return frozenset(uri.removeprefix(prefix) for uri in uris_of(certificate) if uri.startswith(prefix))
+    return frozenset(uri.removeprefix(prefix) for uri in uris if uri.startswith(prefix))
 
 
 class Trust:

@@ -1,6 +1,7 @@
 """Access: what the sender of each request may do, by its token, the group's key or the setting ``anonymous``.
 
     Authorization: Bearer vlt_ID_SECRET ─► the token's record in this node's log ─► its roles, until it ends
+    a client certificate's URI          ─► the token that names the URI
 
 1. A token that is not in the log is refused, and so is one that has expired, or whose record cannot be read. The newest
    entry counts, durable or not, so a revocation works as soon as its COMMIT has come.
@@ -20,10 +21,11 @@ from typing import Final, NamedTuple
 
 from repl.auth.default_key import anonymous_of
 from repl.auth.roles import LOCAL_ROLES, Role, Route
-from repl.auth.tokens import SCHEME, TokenRecord, key_of, parse, record_of
+from repl.auth.tokens import SCHEME, TokenRecord, key_of, parse, record_of, records_in
 from repl.elect.electing import Electing
 from repl.group.member import Member
 from repl.node.browser_sessions import BrowserSessions, Session
+from repl.node.trail import Trail
 from repl.web import problem
 from repl.web.grants import ANYBODY, Grant, Unwatch
 from repl.web.mastership import redirect
@@ -64,11 +66,14 @@ class _Watch(NamedTuple):
 class Access:
     """The rights of requests to one node. On the event loop only."""
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: Member, trail: Trail) -> None:
         self._member = member
+        self._trail = trail
         self._anybody = _ANONYMOUS[anonymous_of(member.config)]
         self.sessions = BrowserSessions(member.seams.clock, member.seams.random)
         self._decoded: dict[str, tuple[Kept, TokenRecord | None]] = {}
+        self._by_uri: dict[str, str] = {}
+        """The ID of the token that was last found for each URI."""
         self._usages: dict[str, Usage] = {}
         self._watched: dict[object, _Watch] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -111,7 +116,9 @@ class Access:
         text = request.headers.get("Authorization")
         if text is None:
             session = self.sessions.find(request, route)
-            return self._anybody if session is None else self._grant_of_session(session)
+            if session is not None:
+                return self._grant_of_session(session)
+            return self._shown_by(request.uris) or self._anybody
         token = text[len(SCHEME) :].strip() if text[: len(SCHEME)].lower() == SCHEME.lower() else ""
         if parse(token) is None and self._anybody is ANYBODY:
             return ANYBODY
@@ -132,21 +139,56 @@ class Access:
             raise Unauthorized("this is no token: a token has the form vlt_ID_SECRET")
         record = self._record(secret.id)
         if record is None or not secret.opens(record):
-            if self._member.opened().log.view.history.small.lacks_to:
-                raise ProducersMissing("this node has lost what it knew of tokens, and asks the other members")
+            self._check_whole()
             raise Unauthorized(f"there is no token {secret.id} with that secret; it may be revoked")
+        return self._granted(secret.id, record)
+
+    def _granted(self, id: str, record: TokenRecord) -> Grant:
+        """Returns the rights of a token. Raises what ends them."""
         grant = Grant(
-            who=secret.id,
+            who=id,
             roles=frozenset(record.roles),
             keys=record.keys.encode("utf-8", "surrogatepass"),
             names=record.names,
-            proof=record.sha256,
+            proof=record.proof,
             watches=self,
-            usage=self._usage_of(secret.id, record),
+            usage=self._usage_of(id, record),
         )
         if (refusal := self.refusal(grant)) is not None:
             raise refusal
         return grant
+
+    def _check_whole(self) -> None:
+        """Raises ``ProducersMissing`` while this node may have lost tokens."""
+        if self._member.opened().log.view.history.small.lacks_to:
+            raise ProducersMissing("this node has lost what it knew of tokens, and asks the other members")
+
+    def _shown_by(self, uris: frozenset[str]) -> Grant | None:
+        """Returns the rights of the token that a certificate with ``uris`` is, or None if it is no token. A node that
+        cannot say yet lets a call do as much as one without a certificate."""
+        if self._member.open is None and self._anybody.roles != frozenset():
+            return None
+        for uri in uris:
+            id = self._by_uri.get(uri)
+            record = self._record(id) if id is not None else None
+            now = self._member.seams.clock.wall_us()
+            if id is None or record is None or record.uri != uri or record.expired(now):
+                id, record = self._found(uri)
+            if id is not None and record is not None:
+                return self._granted(id, record)
+        return None
+
+    def _found(self, uri: str) -> tuple[str | None, TokenRecord | None]:
+        """Looks for the token of ``uri``, and remembers it. One that has not expired comes first."""
+        small, now = self._member.opened().log.view.history.small, self._member.seams.clock.wall_us()
+        found = [(record.expired(now), id) for id, record in records_in(small).items() if record.uri == uri]
+        if not found:
+            self._check_whole()
+            return None, None
+        if len(self._by_uri) >= DECODED_MAX:
+            self._by_uri.clear()
+        id = self._by_uri[uri] = min(found)[1]
+        return id, self._record(id)
 
     def _usage_of(self, id: str, record: TokenRecord) -> Usage:
         usage = self._usages.get(id)
@@ -180,7 +222,7 @@ class Access:
             record = self._record(grant.who)
         except VlsnLogError as error:
             return error
-        if record is None or record.sha256 != grant.proof:
+        if record is None or record.proof != grant.proof:
             return Unauthorized(f"token {grant.who} was revoked")
         if record.expired(self._member.seams.clock.wall_us()):
             return Unauthorized(f"token {grant.who} has expired")
@@ -251,6 +293,7 @@ class Access:
 
         def begin(body: bytes, answer: Answer) -> Leave:
             if (refusal := grant.refusal()) is not None:
+                self._trail.refused(request, refusal)
                 answer(self.redirected(request, route) or problem.response(refusal))
                 return _nothing
 

@@ -42,6 +42,7 @@ from repl.node.browser_sessions import PATH as SESSION
 from repl.node.browser_sessions import SessionRoutes
 from repl.node.peers import NodePeers
 from repl.node.status_http import KEY_PATH, NodeMonitoring, StatusRoutes
+from repl.node.trail import Trail
 from repl.read.long_polls import LongPolls
 from repl.read.read_http import ReadRoutes
 from repl.read.reads import reads_of
@@ -56,7 +57,7 @@ from repl.web.json_objects import answering_members
 from repl.web.limits import PIECES_A_TURN_BYTES, READERS_MAX, AppendLimits, Budget
 from repl.web.slices import Slices
 from repl.web.types import DURABLE, Handler, Quick, Request, Response, Start, Upgrade
-from vlsn.errors import NotAllowed, NotFound, UnsupportedType, VlsnLogError
+from vlsn.errors import Forbidden, NotAllowed, NotFound, Unauthorized, UnsupportedType, VlsnLogError
 from vlsn.format.own_entries import FOUNDING_FIELD
 
 
@@ -68,6 +69,7 @@ class Services:
     appends: NodeAppends
     transactions: NodeTransactions
     member: Member
+    trail: Trail
     consumers: NodePositions
     sinks: NodeSinks
     destinations: NodeDestinations
@@ -90,6 +92,8 @@ read up to there."""
 _HEALTH = ("/healthz", "/readyz", "/metrics")
 _ORDERS = "/v1/admin/"
 _READS = ("GET", "HEAD")
+_LEFT = 499
+"""The status that is noted of an order whose caller left before its answer, or that met a fault."""
 _CODINGS = {"content-encoding": "identity", "transfer-encoding": "chunked"}
 """The header fields that name codings of a body, each with the only coding that it may name."""
 
@@ -124,6 +128,7 @@ class Gateway:
         self._status = status = StatusRoutes(services.monitoring, pieces)
         self._member = services.member
         self._access = services.access
+        self._trail = services.trail
         self._browsers = Browsers(services.monitoring.addresses)
         self._check_founding = services.monitoring.check_founding
         self._quick: Mapping[str, Quick] = {"POST": appends.quick, "GET": reads.quick}
@@ -181,6 +186,8 @@ class Gateway:
             if HEADER in request.headers:
                 return await self._door.serve_outside(request, self._answered)
         except VlsnLogError as error:
+            if isinstance(error, Unauthorized):
+                self._trail.refused(request, error)
             return problem.response(error)
         return await self._answered(request)
 
@@ -197,13 +204,33 @@ class Gateway:
             try:
                 self._access.check(request, route)
             except VlsnLogError as refusal:
+                if isinstance(refusal, Unauthorized | Forbidden):
+                    self._trail.refused(request, refusal)
                 return self._access.redirected(request, route) or problem.response(refusal)
-            answer = await self._answer(request, route.handler)
+            answering = self._ordered if route.role is Role.ADMIN else self._answer
+            answer = await answering(request, route.handler)
             return self._access.guarded(request.grant, answer, reads=request.method in _READS)
         except VlsnLogError as error:
+            if isinstance(error, Unauthorized):  # a token in a body
+                self._trail.refused(request, error)
             return problem.response(error)
         except Exception as fault:  # a fault must end the request only, not the task's owner
             return problem.response(problem.internal(fault, f"{request.method} {request.path}"))
+
+    async def _ordered(self, request: Request, handler: Handler) -> Response | Upgrade:
+        """Answers a person's order, and notes it."""
+        status = _LEFT
+        try:
+            answer = await self._answer(request, handler)
+            assert isinstance(answer, Response)
+            status = answer.status
+            return answer
+        except VlsnLogError as error:
+            answer = problem.response(error)
+            status = answer.status
+            return answer
+        finally:
+            self._trail.called(request, status)
 
     async def _answer(self, request: Request, handler: Handler) -> Response | Upgrade:
         if request.path == _APPENDS:

@@ -113,6 +113,7 @@ class Node(NodeParts):
             if self.member.config.group_key is not None:
                 keys = self.member.keyring.watch(Offload(self.member.workers["scrub"]))
                 self._tasks.append(asyncio.create_task(keys, name="keys"))
+            self._tasks.append(asyncio.create_task(self.trail.run(), name="trail"))
             while True:
                 await self._live_with_log()
         except asyncio.CancelledError:

@@ -18,6 +18,7 @@ from repl.group.member import Member
 from repl.lead.leading import Leading, leading_of
 from repl.node.alarms import alarms_of
 from repl.node.open_node import OpenNode
+from repl.node.trail import Trail
 from repl.repair.restoring import Restoration
 from repl.web.limits import Budget
 from repl.web.types import Listener, Network
@@ -42,6 +43,7 @@ class NodeParts:
         if config.group_key is None or is_exposed(config):
             seams = replace(seams, levels=seams.levels.below(SIGNED))
         self.member = Member(config, seams, network, on_fatal=on_fatal)
+        self.trail = Trail(self.member)
         self.confirming = Confirming(self.member)
         self.restoration = Restoration(self.member)
         self.cdc = CdcConsumers(

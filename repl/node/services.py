@@ -33,7 +33,7 @@ def services_of(parts: NodeParts) -> Services:
         return await member.opened().part(Giving).give(uuid, since, first, last)
 
     return Services(
-        access=Access(member),
+        access=Access(member, parts.trail),
         appends=NodeAppends(member),
         transactions=NodeTransactions(member),
         member=member,
@@ -43,10 +43,11 @@ def services_of(parts: NodeParts) -> Services:
         tokens=NodeTokens(member, leads),
         cdc=parts.cdc,
         files=NodeFiles(member),
-        door=PeerDoor(member.trust, member.seams.random),
+        door=PeerDoor(member.trust, member.seams.random, parts.trail.refused),
         feeds=NodeFeeds(member),
         peers=NodePeers(member, parts.confirming, NodeBegun(member, leads)),
         repairs=RepairRoutes(member, give),
+        trail=parts.trail,
         administration=NodeAdministration(member, parts.restoration),
         monitoring=NodeMonitoring(parts),
     )

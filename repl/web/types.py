@@ -97,6 +97,7 @@ class Request:
         "query_text",
         "remote",
         "target",
+        "uris",
     )
 
     def __init__(
@@ -108,12 +109,15 @@ class Request:
         remote: str = "",
         *,
         members: frozenset[str] | None = None,
+        uris: frozenset[str] = frozenset(),
     ) -> None:
         self.method = method
         self.headers = headers
         self.remote = remote
         self.members = members
         """The members that the certificate of this connection names. ``None`` for a connection without TLS."""
+        self.uris = uris
+        """The URIs of the verified certificate that the client has shown."""
         self.key = ""
         """The ID of the group's key that has signed this request, once its signature is checked; "" for none."""
         self._body = body
@@ -166,7 +170,8 @@ class Request:
 
     def with_body(self, data: bytes) -> Request:
         """Returns the same request with its body, which was read, to be read again."""
-        request = Request(self.method, self.target, self.headers, BytesBody(data), self.remote, members=self.members)
+        sent = self.method, self.target, self.headers, BytesBody(data), self.remote
+        request = Request(*sent, members=self.members, uris=self.uris)
         request.host = self.host
         return request
 

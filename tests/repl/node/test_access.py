@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -16,12 +18,15 @@ from repl.auth.sessions import CLI
 from repl.auth.signatures import HEADER, NO_SESSION, Signer, digest, sign_call
 from repl.auth.tokens import Secret, TokenRecord, new_secret
 from repl.destinations.consume_messages import CREDIT, head
+from repl.net.network import AiohttpNetwork
 from repl.node.access import UNAUTHORIZED, Access
 from repl.node.gateway import Gateway
+from repl.tls_files import TlsFiles
 from repl.web.types import Headers, Piece, Request, Response, Upgrade
 from tests.fakes.random import SeededRandom
 from tests.repl.auth.test_roles import table
 from tests.repl.lead.test_produce_ws import message
+from tests.repl.net.tls.certificates import authority, files_of, trust_of
 from tests.repl.web.calls import JSON, OCTETS, UnreadableBody, call, json, refused, request
 from tests.repl.web.channels import MemoryChannel, pair
 from tests.repl.web.one_node import OneNode, follower, started
@@ -411,3 +416,42 @@ async def test_members_of_a_group_without_a_key_have_the_kept_places() -> None:
     gateway = Gateway((await started(keyed=False)).services)
     assert gateway.keeps(request("POST", "/v1/peer/hello", JSON)) and gateway.keeps(request("GET", "/v1/feed"))
     assert gateway.keeps(request("POST", "/v1/admin/rotate", JSON)), "anybody may give orders there"
+
+
+async def test_a_certificate_with_the_uri_of_a_token_is_that_token(tmp_path: Path) -> None:
+    """By TLS, with heads that the listener remembers: another certificate and none get nothing by them."""
+    node = await started(keyed=True, anonymous="none")
+    tokens = node.services.tokens
+    uri = "vlsnlog:demo/client/app"
+    await tokens.create("appappap", TokenRecord(("read",), uri=uri), 10.0)
+    ca = authority(tmp_path / "ca")
+    network = AiohttpNetwork(tls=trust_of("n1", tmp_path / "n1", ca))
+    gateway = Gateway(node.services)
+    listener = await network.serve("127.0.0.1", 0, gateway.handle, quick=gateway.quick)
+
+    async def status(files: TlsFiles, method: str = "GET", headers: dict[str, str] | None = None) -> list[int]:
+        calling = AiohttpNetwork(tls=files)
+        url = f"https://127.0.0.1:{urlsplit(listener.url).port}/v1/entries"
+        sent = {**OCTETS, **(headers or {})}
+        found = [(await calling.request(method, url, headers=sent, timeout_s=10.0)).status for _ in range(3)]
+        await calling.close()
+        return found
+
+    app = files_of("app", tmp_path / "app", ca, kind="client")
+    others = [files_of("app2", tmp_path / "app2", ca, kind="client"), files_of("n2", tmp_path / "n2", ca)]
+    others += [files_of("app", tmp_path / "other", ca, kind="client", group="other"), TlsFiles(ca=str(ca / "ca.pem"))]
+    for _ in range(2):
+        assert await status(app) == [200] * 3
+        assert await status(app, "POST") == [403] * 3, "it has this role alone"
+        for other in others:
+            assert await status(other) == [401] * 3
+    wrong = {"Authorization": f"Bearer {SECRETS[0].text}"}
+    assert await status(app, headers=wrong) == [401] * 3, "a token that is shown counts alone"
+    await tokens.revoke("appappap", "test", 10.0)
+    assert await status(app) == [401] * 3
+    await tokens.create("appother", TokenRecord(("append",), uri=uri, expires_us=1), 10.0)
+    await tokens.create("appagain", TokenRecord(("read",), uri=uri), 10.0)
+    assert await status(app) == [200] * 3, "one of the two has ended"
+    await listener.close()
+    await network.close()
+    await node.stop()
