@@ -1,4 +1,8 @@
-"""The PEM files of TLS, and contexts made from them. ``repl.net.tls`` uses them for a node; audits, for their calls."""
+"""The PEM files of TLS, and contexts made from them. ``repl.net.tls`` uses them for a node; audits, for their calls.
+
+Files are looked at and read through the disk seam. OpenSSL itself opens a certificate and its key, too, by
+their paths, because Python has no call that loads them from memory.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from vlsn.errors import BadArgument
+from vlsn.errors import BadArgument, NoRegularFile
+from vlsn.limits import MIB
+from vlsn.seams import Disk
 
 C = TypeVar("C", bound=ssl.SSLContext)
-_FILE_BYTES_MAX: Final = 1 << 20
+FILE_BYTES_MAX: Final = 8 * MIB
+"""The most bytes of a PEM file; the authorities of a large company may have one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,27 +36,33 @@ class TlsFiles:
         said = os.environ if environment is None else environment
         return cls(*(said.get(f"VLSNLOG_TLS_{name}", "") for name in ("CA", "CERT", "KEY")))
 
-    def stamp(self) -> tuple[object, ...]:
-        """Returns what changes when a file is replaced or written. A file that is not there has ``None``."""
-        found: list[object] = []
-        for path in (self.ca, self.cert, self.key):
-            try:
-                stat = os.stat(path) if path else None
-            except OSError:
-                stat = None
-            found.append(stat and (stat.st_ino, stat.st_dev, stat.st_size, stat.st_mtime_ns))
-        return tuple(found)
+    def stamp(self, disk: Disk) -> tuple[object, ...]:
+        """Returns what changes when a file is replaced or written. A file that cannot be opened has ``None``."""
+        return tuple(_stamp(disk, path) for path in (self.ca, self.cert, self.key))
 
 
-def calling(context: C, files: TlsFiles) -> C:
+def _stamp(disk: Disk, path: str) -> tuple[int, ...] | None:
+    try:
+        file = disk.open(path) if path else None
+    except (OSError, NoRegularFile):
+        return None
+    if file is None:
+        return None
+    try:
+        return file.stamp()
+    finally:
+        file.close()
+
+
+def calling(context: C, files: TlsFiles, disk: Disk) -> C:
     """Makes ``context`` one of a client: chain and host of the other side are verified. Raises ``BadArgument``."""
     restrict(context)
     if files.ca:
-        trust(context, files.ca)
+        trust(context, files.ca, disk)
     else:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     if files.cert or files.key:
-        show(context, files)
+        show(context, files, disk)
     return context
 
 
@@ -59,30 +72,43 @@ def restrict(context: ssl.SSLContext) -> None:
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
 
 
-def trust(context: ssl.SSLContext, path: str) -> None:
+def trust(context: ssl.SSLContext, path: str, disk: Disk) -> None:
     """Loads authorities. Raises ``BadArgument``."""
+    pem = _read("tls_ca", path, disk).decode("ascii", "ignore")  # comments between certificates may have any letters
     try:
-        context.load_verify_locations(cafile=path)
+        context.load_verify_locations(cadata=pem)
     except (OSError, ValueError) as error:
         raise BadArgument(f"tls_ca: {path}: {_said(error, 'holds no certificates in PEM')}") from None
 
 
-def show(context: ssl.SSLContext, files: TlsFiles) -> None:
+def show(context: ssl.SSLContext, files: TlsFiles, disk: Disk) -> None:
     """Loads the own certificate and its key. Raises ``BadArgument``."""
     for name, path in (("tls_cert", files.cert), ("tls_key", files.key)):
         if not path:
             raise BadArgument(f"{name}: not given; a certificate and its key are named together")
-        try:
-            if os.stat(path).st_size > _FILE_BYTES_MAX:
-                raise BadArgument(f"{name}: {path}: has more than {_FILE_BYTES_MAX} bytes, and is no PEM file of ours")
-            os.close(os.open(path, os.O_RDONLY))
-        except OSError as error:
-            raise BadArgument(f"{name}: {path}: {_said(error, 'cannot be read')}") from None
+        _read(name, path, disk)
     try:
         context.load_cert_chain(files.cert, files.key, password=b"")  # else OpenSSL asks a terminal
     except (OSError, ValueError) as error:
         said = _said(error, "they are no certificate in PEM and its key without a password")
         raise BadArgument(f"tls_cert, tls_key: {files.cert}, {files.key}: {said}") from None
+
+
+def _read(name: str, path: str, disk: Disk) -> bytes:
+    """Reads a whole PEM file. Raises ``BadArgument``, which never shows its content."""
+    try:
+        file = disk.open(path)
+        try:
+            data = file.read(0, FILE_BYTES_MAX + 1)
+        finally:
+            file.close()
+    except NoRegularFile as error:
+        raise BadArgument(f"{name}: {error}") from None
+    except OSError as error:
+        raise BadArgument(f"{name}: {path}: {_said(error, 'cannot be read')}") from None
+    if len(data) > FILE_BYTES_MAX:
+        raise BadArgument(f"{name}: {path}: has more than {FILE_BYTES_MAX} bytes, and is no PEM file of ours")
+    return data
 
 
 def _said(error: Exception, otherwise: str) -> str:

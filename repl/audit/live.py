@@ -42,6 +42,7 @@ from vlsn.format.own_entries import FOUNDING_FIELD
 from vlsn.format.records import RollbackStart
 from vlsn.format.segment import FIRST_FRAME, HEADER_PAGE, SegmentHeader, SegmentState, segment_name
 from vlsn.ids import Lsn
+from vlsn.real.disk import PosixDisk
 from vlsn.seams import Buffer
 from vlsn.verify.inspection import Rule
 from vlsn.verify.segment_chain import rollbacks_in
@@ -60,7 +61,8 @@ DOCUMENT_BYTES_MAX: Final = 4 << 10
 @cache
 def _opener(files: TlsFiles, stamp: object) -> OpenerDirector:
     """Makes what calls nodes: directly, not through a proxy. ``stamp`` changes with the files."""
-    return build_opener(ProxyHandler({}), HTTPSHandler(context=calling(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), files)))
+    context = calling(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), files, _DISK)
+    return build_opener(ProxyHandler({}), HTTPSHandler(context=context))
 
 
 def _opening(url: str) -> OpenerDirector:
@@ -68,9 +70,10 @@ def _opening(url: str) -> OpenerDirector:
     if not url.startswith("https:"):
         return _PLAIN
     files = TlsFiles.of_environment()
-    return _opener(files, files.stamp())
+    return _opener(files, files.stamp(_DISK))
 
 
+_DISK: Final = PosixDisk()
 _PLAIN: Final = build_opener(ProxyHandler({}))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import socket
 import ssl
@@ -17,10 +18,13 @@ from repl.net import entrance, tls
 from repl.net.listener import HttpListener
 from repl.net.network import AiohttpNetwork
 from repl.net.tls import Own, TlsFiles, Trust
+from repl.tls_files import FILE_BYTES_MAX
 from repl.web import problem
 from repl.web.types import Request, Response, Upgrade
+from tests.fakes.stopping import StoppingDisk
 from tests.repl.net.tls.certificates import GROUP, HOST, authority, files_of, trust_of
-from vlsn.errors import ChannelClosed, Misdirected, Unreachable, VlsnLogError
+from vlsn.errors import BadArgument, ChannelClosed, Misdirected, Unreachable, VlsnLogError
+from vlsn.real.disk import PosixDisk
 from vlsn.seams import Channel
 
 
@@ -393,3 +397,28 @@ async def ended(reader: asyncio.StreamReader, number: int, order: list[int]) -> 
     except ConnectionError:
         pass
     order.append(number)
+
+
+async def test_files_are_looked_at_through_the_disk_seam(tmp_path: Path, ca: Path) -> None:
+    files = files_of("n1", tmp_path, ca)
+    disk = StoppingDisk(PosixDisk())
+    trust = Trust(files, own=Own(GROUP, "n1", HOST), disk=disk)
+    assert {call.path for call in disk.calls if call.name == "read"} == {files.ca, files.cert, files.key}
+    disk.calls.clear()
+    trust.look()
+    assert [call.path for call in disk.calls if call.name == "stamp"] == [files.ca, files.cert, files.key]
+
+
+@pytest.mark.parametrize("name", ["ca", "cert", "key"])
+async def test_what_is_no_file_is_refused_at_once(tmp_path: Path, ca: Path, name: str) -> None:
+    files = files_of("n1", tmp_path, ca)
+    path = getattr(files, name)
+    Path(path).unlink()
+    os.mkfifo(path)
+    with pytest.raises(BadArgument, match=f"tls_{name}: {path} is a FIFO where a regular file belongs"):
+        Trust(files, own=Own(GROUP, "n1", HOST))
+    Path(path).unlink()
+    with open(path, "wb") as large:
+        large.truncate(FILE_BYTES_MAX + 1)
+    with pytest.raises(BadArgument, match=f"tls_{name}: {path}: has more than"):
+        Trust(files, own=Own(GROUP, "n1", HOST))
