@@ -36,9 +36,57 @@ class TlsFiles:
         said = os.environ if environment is None else environment
         return cls(*(said.get(f"VLSNLOG_TLS_{name}", "") for name in ("CA", "CERT", "KEY")))
 
+    def or_environment(self) -> TlsFiles:
+        """Returns the files with those of the environment where a path is empty."""
+        else_ = TlsFiles.of_environment()
+        return TlsFiles(self.ca or else_.ca, self.cert or else_.cert, self.key or else_.key)
+
+    def check(self, disk: Disk) -> None:
+        """Reads the files, as a call of https does. Raises ``BadArgument``."""
+        calling(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), self, disk)
+
     def stamp(self, disk: Disk) -> tuple[object, ...]:
         """Returns what changes when a file is replaced or written. A file that cannot be opened has ``None``."""
         return tuple(_stamp(disk, path) for path in (self.ca, self.cert, self.key))
+
+
+NO_FILES: Final = TlsFiles()
+
+
+def tls_failure(error: BaseException) -> ssl.SSLError | None:
+    """Returns the failed handshake that a library's error is about, if it is about one."""
+    for each in (getattr(error, name, None) for name in ("certificate_error", "os_error", "reason")):
+        if isinstance(each, ssl.SSLError):
+            return each
+    return error if isinstance(error, ssl.SSLError) else None
+
+
+def lasts(error: ssl.SSLError | None) -> bool:
+    """Says whether a handshake that failed so fails again, until somebody changes files or URLs. A connection that just
+    ended is no such failure."""
+    if error is None or isinstance(error, ssl.SSLCertVerificationError):
+        return error is not None
+    return error.reason in _NO_TLS or "ALERT" in str(error.reason)
+
+
+def said_of_tls(error: ssl.SSLError) -> str:
+    """Says why a call's handshake failed, and what to look at."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        hint = "; is its authority in tls_ca?" if error.__dict__.get("verify_code") in _NOT_TRUSTED else ""
+        return f"TLS: certificate verify failed: {refusal_of(error)}{hint}"
+    spoken = "; does the port speak TLS?" if error.reason in _NO_TLS else ""
+    return f"TLS: {refusal_of(error)}{spoken}"
+
+
+def refusal_of(error: ssl.SSLError) -> str:
+    """Returns why a handshake failed, in words."""
+    said = getattr(error, "verify_message", None) or getattr(error, "reason", None)  # one of ours has neither
+    return str(said or error.args[-1])
+
+
+_NOT_TRUSTED: Final = (18, 19, 20, 21)
+"""OpenSSL's codes for a chain that ends in no authority of ours."""
+_NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
 
 
 def _stamp(disk: Disk, path: str) -> tuple[int, ...] | None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from repl.tls_files import TlsFiles as TlsFiles
-from repl.tls_files import calling, restrict, show, trust
+from repl.tls_files import calling, refusal_of, restrict, show, trust
 from vlsn.errors import BadArgument
 from vlsn.real.disk import PosixDisk
 from vlsn.seams import Disk
@@ -207,12 +207,6 @@ class Trust:
         while True:
             await asyncio.sleep(LOOK_S)
             self.look()
-
-
-def refusal_of(error: ssl.SSLError) -> str:
-    """Returns why a handshake failed, in words."""
-    said = getattr(error, "verify_message", None) or getattr(error, "reason", None)  # one of ours has neither
-    return str(said or error.args[-1])
 
 
 async def end_over(ends: Sequence[Callable[[], None]], *, after_s: float = 0.0) -> None:

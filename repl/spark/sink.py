@@ -183,7 +183,8 @@ class BatchSink(_Sink, DataSourceArrowWriter):  # type: ignore[misc]
 
 
 async def _written(options: SinkOptions, batch: Batch | None, rows: BatchRows) -> Written:
-    network = OneLog(real_network(), options.group) if options.group else real_network()
+    real = real_network(options.tls.or_environment())
+    network = OneLog(real, options.group) if options.group else real
     try:
         async with connect(",".join(options.urls), timeout_s=min(CALL_S, options.give_up_s), network=network) as log:
             if batch is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import shutil
 import socket
 import ssl
@@ -422,3 +423,38 @@ async def test_what_is_no_file_is_refused_at_once(tmp_path: Path, ca: Path, name
         large.truncate(FILE_BYTES_MAX + 1)
     with pytest.raises(BadArgument, match=f"tls_{name}: {path}: has more than"):
         Trust(files, own=Own(GROUP, "n1", HOST))
+
+
+async def test_a_closed_network_waits_for_no_goodbye(tmp_path: Path, ca: Path) -> None:
+    """The other side makes the handshake, and then never answers again."""
+    files = files_of("n1", tmp_path, ca)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.cert, files.key)
+    loop, shaken = asyncio.get_running_loop(), asyncio.Event()
+
+    def silent(listening: socket.socket) -> bool:
+        raw, _ = listening.accept()
+        with context.wrap_socket(raw, server_side=True) as connection:
+            loop.call_soon_threadsafe(shaken.set)
+            try:
+                while select.select([connection], [], [], 3.0)[0]:
+                    if not os.read(connection.fileno(), 65_536):
+                        return True
+            except ConnectionResetError:
+                return True
+        return False
+
+    with socket.create_server((HOST, 0)) as listening:
+        ended = asyncio.create_task(asyncio.to_thread(silent, listening))
+        network = AiohttpNetwork(tls=TlsFiles(ca=files.ca))
+        url = f"https://{HOST}:{listening.getsockname()[1]}/"
+        call = asyncio.create_task(network.request("GET", url, timeout_s=60))
+        await shaken.wait()
+        async with asyncio.timeout(10):
+            while not network._secure:  # noqa: ASYNC110 (the client's end of the handshake)
+                await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.wait([call])
+        await network.close()
+        assert not network._secure
+        assert await ended
