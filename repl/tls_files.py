@@ -36,21 +36,24 @@ class TlsFiles:
         said = os.environ if environment is None else environment
         return cls(*(said.get(f"VLSNLOG_TLS_{name}", "") for name in ("CA", "CERT", "KEY")))
 
-    def or_environment(self) -> TlsFiles:
-        """Returns the files with those of the environment where a path is empty."""
-        else_ = TlsFiles.of_environment()
-        return TlsFiles(self.ca or else_.ca, self.cert or else_.cert, self.key or else_.key)
-
-    def check(self, disk: Disk) -> None:
-        """Reads the files, as a call of https does. Raises ``BadArgument``."""
-        calling(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), self, disk)
-
-    def stamp(self, disk: Disk) -> tuple[object, ...]:
-        """Returns what changes when a file is replaced or written. A file that cannot be opened has ``None``."""
-        return tuple(_stamp(disk, path) for path in (self.ca, self.cert, self.key))
-
 
 NO_FILES: Final = TlsFiles()
+
+
+def or_environment(files: TlsFiles) -> TlsFiles:
+    """Returns the files with those of the environment where a path is empty."""
+    else_ = TlsFiles.of_environment()
+    return TlsFiles(files.ca or else_.ca, files.cert or else_.cert, files.key or else_.key)
+
+
+def check_files(files: TlsFiles, disk: Disk) -> None:
+    """Reads the files, as a call of https does. Raises ``BadArgument``."""
+    calling(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), files, disk)
+
+
+def stamp_of(files: TlsFiles, disk: Disk) -> tuple[object, ...]:
+    """Returns what changes when a file is replaced or written. A file that cannot be opened has ``None``."""
+    return tuple(_stamp(disk, path) for path in (files.ca, files.cert, files.key))
 
 
 def tls_failure(error: BaseException) -> ssl.SSLError | None:

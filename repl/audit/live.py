@@ -35,7 +35,7 @@ from repl.audit.findings import Finding
 from repl.audit.plan import Indexed, Part, Survey
 from repl.audit.report import Sizes
 from repl.audit.source import Gone, Unreadable
-from repl.tls_files import NO_FILES, TlsFiles, calling, lasts, said_of_tls, tls_failure
+from repl.tls_files import NO_FILES, TlsFiles, calling, lasts, or_environment, said_of_tls, stamp_of, tls_failure
 from vlsn.errors import BadBody, WrongGroup, said_of
 from vlsn.format import scan
 from vlsn.format.own_entries import FOUNDING_FIELD
@@ -69,8 +69,8 @@ def _opening(url: str, tls: TlsFiles) -> OpenerDirector:
     """Returns what calls ``url``. Raises ``BadArgument`` if the files of TLS cannot be used."""
     if not url.startswith("https:"):
         return _PLAIN
-    files = tls.or_environment()
-    return _opener(files, files.stamp(_DISK))
+    files = or_environment(tls)
+    return _opener(files, stamp_of(files, _DISK))
 
 
 _DISK: Final = PosixDisk()

@@ -112,6 +112,13 @@ def speaks_otherwise(error: object) -> bool:
     return isinstance(error, Misdirected) or (isinstance(error, Unreachable) and error.tls)
 
 
+def silence_of(endpoints: Endpoints) -> VlsnLogError:
+    """Returns the error of a request that no node has answered in time."""
+    if endpoints.refusal is not None:
+        return anew(endpoints.refusal)
+    return Unreachable(f"no answer in time of {', '.join(endpoints.urls)}")
+
+
 class Endpoints:
     """The URLs of a group's nodes: the URLs that were given, then those that were learned."""
 
@@ -169,12 +176,6 @@ class Endpoints:
             self._look = asyncio.create_task(self._look_around(), name="vlsnlog-look")
         if not self._look.done():
             await asyncio.wait((self._look,), timeout=most_s if most_s < inf else None)
-
-    def silence(self) -> VlsnLogError:
-        """Returns the error of a request that no node has answered in time."""
-        if self.refusal is not None:
-            return anew(self.refusal)
-        return Unreachable(f"no answer in time of {', '.join(self.urls)}")
 
     def close(self) -> None:
         """Cancels the requests under way."""

@@ -24,7 +24,7 @@ from repl.api import ANY, Freshness, ProducerAt, Spans
 from repl.api import LINEARIZABLE as ALL_ACKNOWLEDGED
 from repl.client.answers import decoded, right
 from repl.client.backoff import retrying
-from repl.client.endpoints import SILENT_S, Endpoints, speaks_otherwise
+from repl.client.endpoints import SILENT_S, Endpoints, silence_of, speaks_otherwise
 from repl.client.page import Page, VlsnPlace, decode_blocks
 from repl.read.starting_point import END
 from repl.web import ndjson
@@ -350,7 +350,7 @@ class Reader:
             try:
                 return await self._of_any(ask, until, silent_s)
             except TimeoutError:
-                raise fault or self._endpoints.silence() from None
+                raise fault or silence_of(self._endpoints) from None
             except VlsnLogError as error:
                 fault = error
                 raise

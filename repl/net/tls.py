@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from repl.tls_files import TlsFiles as TlsFiles
-from repl.tls_files import calling, refusal_of, restrict, show, trust
+from repl.tls_files import calling, refusal_of, restrict, show, stamp_of, trust
 from vlsn.errors import BadArgument
 from vlsn.real.disk import PosixDisk
 from vlsn.seams import Disk
@@ -179,14 +179,14 @@ class Trust:
         self._disk = PosixDisk() if disk is None else disk
         self._files = files
         self.event = event or (lambda name, **fields: None)
-        self._stamp = files.stamp(self._disk)
+        self._stamp = stamp_of(files, self._disk)
         self.loaded = Loaded(files, own, self._disk)
         self.shrunk: list[Callable[[frozenset[ssl.SSLContext]], None]] = []
         """Is called with the contexts that may go on when an authority is gone."""
 
     def look(self) -> None:
         """Loads the files again if they have changed. Keeps what is loaded if they are bad. Never raises."""
-        stamp = self._files.stamp(self._disk)
+        stamp = stamp_of(self._files, self._disk)
         if stamp == self._stamp:
             return
         self._stamp = stamp

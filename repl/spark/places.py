@@ -10,7 +10,7 @@ from repl.audit.live import LiveSource
 from repl.audit.source import Source
 from repl.audit.sources import source_of as local_or_live
 from repl.spark.options import AS_USUAL, Asked, ReadOptions
-from repl.tls_files import NO_FILES, TlsFiles
+from repl.tls_files import NO_FILES, TlsFiles, check_files, or_environment
 from vlsn.errors import BadArgument
 from vlsn.real.disk import PosixDisk
 
@@ -39,7 +39,7 @@ def checked(files: TlsFiles) -> TlsFiles:
         return files
     found = TlsFiles(*(path and os.path.abspath(path) for path in (files.ca, files.cert, files.key)))
     try:
-        found.or_environment().check(PosixDisk())
+        check_files(or_environment(found), PosixDisk())
     except BadArgument as error:
         settings, _, why = str(error).partition(": ")
         names = {"tls_ca": "tlsCa", "tls_cert": "tlsCert", "tls_key": "tlsKey"}

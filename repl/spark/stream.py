@@ -35,6 +35,7 @@ from repl.spark.errors import each_one_line, one_line, tell
 from repl.spark.group_of import group_of_nodes
 from repl.spark.options import Asked, Place
 from repl.spark.stream_options import StreamOptions
+from repl.tls_files import or_environment
 from vlsn.errors import Damaged, NotInLog, Trimmed, Unreachable, VlsnLogError, WrongGroup
 from vlsn.format.key_filter import KeyFilter
 from vlsn.ids import NUMBER_MAX
@@ -310,7 +311,7 @@ class Asking(SyncClient[Any]):
 
     def __init__(self, urls: str, asked: Asked) -> None:
         self._asked, self._urls = asked, urls
-        network = real_network(asked.tls.or_environment())
+        network = real_network(or_environment(asked.tls))
         self._network = OneLog(network, asked.group) if asked.group else network
         super().__init__(connect(urls, timeout_s=asked.give_up_s * OWN_SHARE, network=self._network))
 

@@ -17,7 +17,7 @@ from repl.spark.options import Use, read_options
 from repl.spark.schemas import VISIBLE
 from repl.spark.stream import RefusedReader, close_clients
 from repl.spark.stream_options import sink_options
-from repl.tls_files import TlsFiles
+from repl.tls_files import TlsFiles, or_environment
 from tests.e2e.secure_node import SecureNode, secure_node
 from tests.repl.net.tls.certificates import authority, files_of
 from tests.repl.spark.groups import collected, ended
@@ -100,7 +100,7 @@ def test_an_option_takes_the_place_of_its_variable_alone(monkeypatch: pytest.Mon
     for name in ("CA", "CERT", "KEY"):
         monkeypatch.setenv(f"VLSNLOG_TLS_{name}", f"/environment/{name}")
     asked = read_options({"path": "https://a:1", "tlsCa": "/option/ca"}, Use.BATCH).asked
-    assert asked.tls.or_environment() == TlsFiles("/option/ca", "/environment/CERT", "/environment/KEY")
+    assert or_environment(asked.tls) == TlsFiles("/option/ca", "/environment/CERT", "/environment/KEY")
 
 
 @pytest.fixture(scope="module")
