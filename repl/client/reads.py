@@ -209,7 +209,6 @@ class Reads(Generic[V]):
     ) -> AsyncGenerator[Entry, None]:
         """Yields DATA entries from ``from_vlsn`` (default: the log's first) on, for ever, each as soon as it is
         durable. The tail continues through the loss of nodes and changes of the master, with no gap and no repeat.
-        If for ``timeout_s`` every node refuses it because of TLS, raises ``Unreachable`` or ``Misdirected``.
 
         The arguments for the begin and the filter work as for ``read``. After ``limit`` entries the tail ends.
         ``"end"`` is just after everything that was acknowledged to any client before the first entry is asked for; the
@@ -218,7 +217,8 @@ class Reads(Generic[V]):
         1``, for a reader that continues an earlier read.
 
         Raises ``Trimmed``. Raises ``NotInLog`` if entries that were read are no longer in the log, which happens only
-        after a person gave up durable entries.
+        after a person gave up durable entries. If for ``timeout_s`` every node refuses it because of TLS, raises
+        ``Unreachable`` or ``Misdirected``.
         """
         pages = self.tail_pages(
             from_vlsn,

@@ -11,13 +11,13 @@ import pytest
 from pyspark.sql.types import StructType
 
 from repl import connect_sync
-from repl.cli.main import main
 from repl.spark import VlsnLogDataSource
 from repl.spark.options import Use, read_options
 from repl.spark.schemas import VISIBLE
 from repl.spark.stream import RefusedReader, close_clients
 from repl.spark.stream_options import sink_options
 from repl.tls_files import TlsFiles, or_environment
+from tests.e2e.commands import run
 from tests.e2e.secure_node import SecureNode, secure_node
 from tests.repl.net.tls.certificates import authority, files_of
 from tests.repl.spark.groups import collected, ended
@@ -166,8 +166,6 @@ def test_spark_says_that_tls_is_the_reason(spark: Any, node: SecureNode, tmp_pat
 
 @pytest.mark.real
 @pytest.mark.long
-def test_an_audit_reads_a_node_by_tls(
-    spark: Any, node: SecureNode, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("VLSNLOG_TLS_CA", node.ca)
-    assert main(["audit", node.url, str(node.directory)]) == 0, capsys.readouterr()
+def test_an_audit_reads_a_node_by_tls(node: SecureNode) -> None:
+    ended = run("audit", node.url, node.directory, "--tls-ca", node.ca)
+    assert ended.status == 0, ended
