@@ -460,16 +460,17 @@ class Unreachable(VlsnLogError):
     """No connection to a peer could be made, or the peer did not answer in time. An append that raises this error was
     never sent. An append that was sent and got no answer raises ``OutcomeUnknown``.
 
-    With ``refused``, the peer's host answered that nothing listens on the port, so the peer's process has ended.
-    """
+    With ``refused``, the peer's host answered that nothing listens on the port, so the peer's process has ended. With
+    ``tls``, the handshake failed, and it fails again until somebody changes files or URLs."""
 
     slug = "unreachable"
     retry_safe = True
     transient = True
 
-    def __init__(self, detail: str, *, refused: bool = False) -> None:
+    def __init__(self, detail: str, *, refused: bool = False, tls: bool = False) -> None:
         super().__init__(detail)
         self.refused = refused
+        self.tls = tls
 
 
 class IntegrityFault(VlsnLogError):

@@ -55,8 +55,17 @@ class File(Protocol):
         undo any part of the change."""
         ...
 
-    def protection(self) -> tuple[int, int]:
-        """Returns the file's permission bits, and the number of the user that owns it."""
+    def protection(self) -> tuple[int, int, int]:
+        """Returns the file's permission bits, and the numbers of its user and of its group."""
+        ...
+
+    def protect(self, mode: int, owner: int, group: int) -> None:
+        """Gives the file to a user and a group, and then sets its permission bits. Bytes that are written and synced
+        later make the change durable. Raises ``PermissionError``."""
+        ...
+
+    def stamp(self) -> tuple[int, ...]:
+        """Returns numbers of which one changes when the file is written, or when another file has its name."""
         ...
 
     def drop_cache(self) -> None:

@@ -35,13 +35,14 @@ from repl.audit.findings import Finding
 from repl.audit.plan import Indexed, Part, Survey
 from repl.audit.report import Sizes
 from repl.audit.source import Gone, Unreadable
-from repl.tls_files import TlsFiles, calling
+from repl.tls_files import NO_FILES, TlsFiles, calling, lasts, or_environment, said_of_tls, stamp_of, tls_failure
 from vlsn.errors import BadBody, WrongGroup, said_of
 from vlsn.format import scan
 from vlsn.format.own_entries import FOUNDING_FIELD
 from vlsn.format.records import RollbackStart
 from vlsn.format.segment import FIRST_FRAME, HEADER_PAGE, SegmentHeader, SegmentState, segment_name
 from vlsn.ids import Lsn
+from vlsn.real.disk import PosixDisk
 from vlsn.seams import Buffer
 from vlsn.verify.inspection import Rule
 from vlsn.verify.segment_chain import rollbacks_in
@@ -60,17 +61,19 @@ DOCUMENT_BYTES_MAX: Final = 4 << 10
 @cache
 def _opener(files: TlsFiles, stamp: object) -> OpenerDirector:
     """Makes what calls nodes: directly, not through a proxy. ``stamp`` changes with the files."""
-    return build_opener(ProxyHandler({}), HTTPSHandler(context=calling(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), files)))
+    context = calling(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), files, _DISK)
+    return build_opener(ProxyHandler({}), HTTPSHandler(context=context))
 
 
-def _opening(url: str) -> OpenerDirector:
+def _opening(url: str, tls: TlsFiles) -> OpenerDirector:
     """Returns what calls ``url``. Raises ``BadArgument`` if the files of TLS cannot be used."""
     if not url.startswith("https:"):
         return _PLAIN
-    files = TlsFiles.of_environment()
-    return _opener(files, files.stamp())
+    files = or_environment(tls)
+    return _opener(files, stamp_of(files, _DISK))
 
 
+_DISK: Final = PosixDisk()
 _PLAIN: Final = build_opener(ProxyHandler({}))
 
 
@@ -94,6 +97,8 @@ class LiveSource:
     """The name of the expected log; a node of another log refuses the request. Empty: any log."""
     give_up_s: float = 0.0
     """Seconds after which a node that does not answer is given up; 0: after six tries, without a time limit."""
+    tls: TlsFiles = NO_FILES
+    """The files for calls of https; those of the environment take the place of empty ones."""
 
     @property
     def path(self) -> str:
@@ -229,7 +234,7 @@ class LiveSource:
         elif self.give_up_s:
             fetch = _fetch.retry_with(stop=partial(_is_late, deadline))
         try:
-            body = fetch(self.text + path, start, end, into, self.founding, deadline)
+            body = fetch(self.text + path, start, end, into, self.founding, deadline, self.tls)
         except (RetryError, _Again) as error:
             _GIVEN_UP.add(self.text)
             last = error.last_attempt.exception() if isinstance(error, RetryError) else error
@@ -254,16 +259,20 @@ def _is_busy(state: RetryCallState) -> bool:
 
 
 @retry(retry=retry_if_exception_type(_Again), wait=wait_random_exponential(0.1, max=3), stop=_given_up)
-def _fetch(url: str, start: int, end: int, into: memoryview | None, founding: str, deadline: float) -> bytes:
-    return _fetch_once(url, start, end, into, founding, deadline)
+def _fetch(
+    url: str, start: int, end: int, into: memoryview | None, founding: str, deadline: float, tls: TlsFiles
+) -> bytes:
+    return _fetch_once(url, start, end, into, founding, deadline, tls)
 
 
-def _fetch_once(url: str, start: int, end: int, into: memoryview | None, founding: str, deadline: float) -> bytes:
+def _fetch_once(
+    url: str, start: int, end: int, into: memoryview | None, founding: str, deadline: float, tls: TlsFiles
+) -> bytes:
     timeout_s = min(TIMEOUT_S, max(deadline - monotonic(), TRY_S_MIN))
     headers = {"Range": f"bytes={start}-{end - 1}"} if end else {}
     request = Request(url, headers=headers | ({FOUNDING_FIELD: founding} if founding else {}))
     try:
-        with _opening(url).open(request, timeout=timeout_s) as answer:
+        with _opening(url, tls).open(request, timeout=timeout_s) as answer:
             got = 0
             if into is not None:
                 while got < len(into) and (count := answer.readinto(into[got:])):
@@ -283,7 +292,11 @@ def _fetch_once(url: str, start: int, end: int, into: memoryview | None, foundin
             raise WrongGroup(f"{url}: {_detail(said)}") from None
         raise Unreadable(reason) from None
     except (OSError, HTTPException) as error:
-        raise _Again(f"{url}: {said_of(getattr(error, 'reason', error))}") from None
+        failure = tls_failure(error)
+        why = said_of_tls(failure) if failure is not None else said_of(getattr(error, "reason", error))
+        if lasts(failure):
+            raise Unreadable(f"{url}: {why}") from None
+        raise _Again(f"{url}: {why}") from None
     if not whole:
         raise _Again(f"{url} gave {got} bytes of {end - start}")
     return body

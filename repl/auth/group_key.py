@@ -6,8 +6,8 @@
     made       temporary file, synced ─► link (commit point): the second of two makers reads the first one's key
     changed    temporary file, synced ─► rename (commit point) ─► directory synced
 
-The file belongs to its owner alone (0600), or to root with a group that may read it (0640). Only the keys' IDs are ever
-shown or logged.
+The file belongs to its owner alone (0600), or to root with a group that may read it (0640). A changed file
+keeps its owner, its group and its mode. Only the keys' IDs are ever shown or logged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from vlsn.errors import BadArgument, VlsnLogError, said_of
-from vlsn.seams import Disk, Random
+from vlsn.seams import Disk, File, Random
 
 KEYS_MAX = 8
 """Keys of one file. A rotation needs two."""
@@ -129,7 +129,7 @@ def read(disk: Disk, path: str) -> GroupKeys:
     except (OSError, VlsnLogError) as error:
         raise BadArgument(f"group_key: {path} cannot be read: {said_of(error)}") from None
     try:
-        check_protection(path, *file.protection())
+        check_protection(path, *file.protection()[:2])
         return decode(file.read(0, FILE_BYTES_MAX + 1), path)
     except OSError as error:
         raise BadArgument(f"group_key: {path} cannot be read: {said_of(error)}") from None
@@ -173,26 +173,69 @@ def _found(disk: Disk, path: str) -> GroupKeys:
 
 
 def replace(disk: Disk, path: str, keys: GroupKeys, random: Random) -> None:
-    """Puts ``keys`` in the place of the file's. Durable on return. Raises ``BadArgument``."""
-    temporary = _write_temporary(disk, path, keys, random)
-    disk.rename(temporary, path)
-    disk.sync_directory(_parent(path))
+    """Puts ``keys`` in the place of the file's. The file keeps its owner, its group and its mode. Durable on return.
+    Raises ``BadArgument``."""
+    try:
+        like = _protection(disk, path)
+        temporary = _write_temporary(disk, path, keys, random, like)
+        disk.rename(temporary, path)
+        disk.sync_directory(_parent(path))
+    except OSError as error:
+        raise BadArgument(f"group_key: {path} cannot be written: {said_of(error)}") from None
 
 
-def _write_temporary(disk: Disk, path: str, keys: GroupKeys, random: Random) -> str:
-    """Writes ``keys`` to a synced file beside ``path``, and returns its path."""
+def _protection(disk: Disk, path: str) -> tuple[int, int, int] | None:
+    """Returns mode, owner and group of the file; None without a file. Raises ``BadArgument`` if it is open to
+    others."""
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        found = file.protection()
+    finally:
+        file.close()
+    check_protection(path, *found[:2])
+    return found
+
+
+def _write_temporary(
+    disk: Disk, path: str, keys: GroupKeys, random: Random, like: tuple[int, int, int] | None = None
+) -> str:
+    """Writes ``keys`` to a synced file beside ``path``, and returns its path. The file is its owner's alone, or has the
+    mode, owner and group of ``like``. No file is left after an error."""
     temporary = f"{path}.{random.u64():016x}.tmp"
     try:
         disk.make_directory(_parent(path))
         file = disk.open(temporary, create=True, private=True)
         try:
+            if like is not None:
+                _protect(file, path, like)
             file.write(0, [encode(keys)])
             file.sync()
+        except (OSError, BadArgument):
+            disk.remove(temporary)
+            raise
         finally:
             file.close()
     except OSError as error:
         raise BadArgument(f"group_key: {path} cannot be written: {said_of(error)}") from None
     return temporary
+
+
+def _protect(file: File, path: str, like: tuple[int, int, int]) -> None:
+    """Gives a new file the mode, owner and group of ``like``. If this user may not set the group, and the mode allows
+    the group nothing, the group stays as it is. Raises ``BadArgument``."""
+    mode, owner, _ = like
+    _, mine, group = file.protection()
+    try:
+        file.protect(*like)
+    except PermissionError:
+        if owner != mine or mode & stat.S_IRWXG:
+            raise BadArgument(
+                f"group_key: {path} belongs to user {owner}, and must stay so: run this as that user or root"
+            ) from None
+        file.protect(mode, mine, group)
 
 
 def _parent(path: str) -> str:

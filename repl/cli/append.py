@@ -261,9 +261,16 @@ class _Stopped(VlsnLogError):
 
 async def require_a_node(log: Client, urls: list[str]) -> None:
     """Waits for a node that is just starting. Fails before the deadline if no node answers."""
+    from repl.client.endpoints import speaks_otherwise
+
     loop = asyncio.get_running_loop()
     deadline = loop.time() + STARTING_S
-    while all(isinstance(each, Unreachable) for each in await log.endpoints.statuses(urls)):
+    while True:
+        answers = await log.endpoints.statuses(urls)
+        if all(map(speaks_otherwise, answers)):
+            raise Unreachable(f"no node answers at {', '.join(urls)}: {answers[0]}", tls=True)
+        if not all(isinstance(each, Unreachable) for each in answers):
+            return
         if loop.time() > deadline:
             raise Unreachable(f"no node answers at {', '.join(urls)}; start one, or correct --url")
         await asyncio.sleep(STARTING_PERIOD_S)

@@ -19,7 +19,7 @@ import msgspec
 
 from repl.client.answers import right
 from repl.web.types import DURABLE, Network, Response
-from vlsn.errors import BadBody, Misdirected, NotMaster, Unreachable, VlsnLogError, WrongGroup
+from vlsn.errors import BadBody, Misdirected, NotMaster, Unreachable, VlsnLogError, WrongGroup, anew, bare
 from vlsn.format.records import JSON_FAULTS
 from vlsn.seams import Buffer
 
@@ -106,6 +106,19 @@ def _turns_of(urls: tuple[str, ...]) -> asyncio.Semaphore:
     return turns
 
 
+def speaks_otherwise(error: object) -> bool:
+    """Says whether a node was reached and cannot be spoken to as it was: it has another certificate than is trusted,
+    or speaks TLS where ``http://`` was called, or the other way round."""
+    return isinstance(error, Misdirected) or (isinstance(error, Unreachable) and error.tls)
+
+
+def silence_of(endpoints: Endpoints) -> VlsnLogError:
+    """Returns the error of a request that no node has answered in time."""
+    if endpoints.refusal is not None:
+        return anew(endpoints.refusal)
+    return Unreachable(f"no answer in time of {', '.join(endpoints.urls)}")
+
+
 class Endpoints:
     """The URLs of a group's nodes: the URLs that were given, then those that were learned."""
 
@@ -131,6 +144,8 @@ class Endpoints:
         self._asking: set[asyncio.Task[bool]] = set()
         self._silent: set[str] = set()
         """The URLs that did not answer in time with the group's list. ``look`` does not wait for them."""
+        self.refusal: VlsnLogError | None = None
+        """Why a node could not be spoken to, unless a node has answered since."""
         self._look: asyncio.Task[None] | None = None
         self._looked_s = 0.0
 
@@ -270,7 +285,9 @@ class Endpoints:
             faults = [answer for answer in answers if isinstance(answer, VlsnLogError)]
             if other := next((fault for fault in faults if isinstance(fault, WrongGroup)), None):
                 raise other
-            raise Unreachable(f"no node answers at {', '.join(self.urls)}: {faults[0] if faults else 'silence'}")
+            shown = next(filter(speaks_otherwise, faults), faults[0] if faults else "silence")
+            tls = bool(faults) and all(map(speaks_otherwise, faults))
+            raise Unreachable(f"no node answers at {', '.join(self.urls)}: {shown}", tls=tls)
         for status in sorted(statuses, key=lambda each: -each.term):
             url = self._reached.get(status.master) or self._members.get(status.master)
             if url is not None and url not in asked:
@@ -279,8 +296,12 @@ class Endpoints:
 
     async def _status_or_error(self, url: str) -> Status | VlsnLogError:
         try:
-            return await self.status(url)
+            status = await self.status(url)
+            self.refusal = None
+            return status
         except VlsnLogError as error:
+            if speaks_otherwise(error):
+                self.refusal = bare(error)
             if isinstance(error, Misdirected):  # it may have moved to https, where its members list it
                 self._reached = {name: place for name, place in self._reached.items() if place != url}
             return error

@@ -24,7 +24,7 @@ from repl.api import ANY, Freshness, ProducerAt, Spans
 from repl.api import LINEARIZABLE as ALL_ACKNOWLEDGED
 from repl.client.answers import decoded, right
 from repl.client.backoff import retrying
-from repl.client.endpoints import SILENT_S, Endpoints
+from repl.client.endpoints import SILENT_S, Endpoints, silence_of, speaks_otherwise
 from repl.client.page import Page, VlsnPlace, decode_blocks
 from repl.read.starting_point import END
 from repl.web import ndjson
@@ -38,7 +38,6 @@ from vlsn.errors import (
     NotInLog,
     TooFarBehind,
     Trimmed,
-    Unreachable,
     UnsupportedType,
     VlsnLogError,
     WrongGroup,
@@ -338,9 +337,11 @@ class Reader:
         known: VlsnLogError | None = None,
     ) -> T:
         """Asks all nodes, round by round, until ``deadline``; without a ``deadline``, for ``give_up_s``. Raises the
-        error of the last round, or ``known`` if no round ended."""
+        error of the last round, or ``known`` if no round ended. If for ``give_up_s`` all nodes fail because of TLS,
+        raises that error also before ``deadline``."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._give_up_s if deadline is None else deadline
+        refused_until = inf
 
         fault = known
 
@@ -349,8 +350,7 @@ class Reader:
             try:
                 return await self._of_any(ask, until, silent_s)
             except TimeoutError:
-                silent = Unreachable(f"no answer in time of {', '.join(self._endpoints.urls)}")
-                raise fault or silent from None
+                raise fault or silence_of(self._endpoints) from None
             except VlsnLogError as error:
                 fault = error
                 raise
@@ -359,7 +359,12 @@ class Reader:
             await asyncio.sleep(min(seconds, max(0.0, until - loop.time())))
             await self._endpoints.look(max(0.0, until - loop.time()))
 
-        return await retrying(_may_pass, until=until, sleep=pause)(ask_all)
+        def may_pass(error: BaseException) -> bool:
+            nonlocal refused_until
+            refused_until = min(refused_until, loop.time() + self._give_up_s) if speaks_otherwise(error) else inf
+            return _may_pass(error) and loop.time() < refused_until
+
+        return await retrying(may_pass, until=until, sleep=pause)(ask_all)
 
     async def _of_any(
         self, ask: Callable[[str], Coroutine[Any, Any, T]], until: float = inf, silent_s: float | None = None
@@ -389,7 +394,8 @@ class Reader:
                     except (Trimmed, NotInLog, BadArgument, WrongGroup):
                         raise
                     except VlsnLogError as error:
-                        fault = fault or error
+                        if fault is None or (speaks_otherwise(fault) and not speaks_otherwise(error)):
+                            fault = error
                     else:
                         self._current = index
                         self._answer_s = ANSWER_TIMEOUT_S

@@ -217,7 +217,8 @@ class Reads(Generic[V]):
         1``, for a reader that continues an earlier read.
 
         Raises ``Trimmed``. Raises ``NotInLog`` if entries that were read are no longer in the log, which happens only
-        after a person gave up durable entries.
+        after a person gave up durable entries. If for ``timeout_s`` every node refuses it because of TLS, raises
+        ``Unreachable`` or ``Misdirected``.
         """
         pages = self.tail_pages(
             from_vlsn,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import inf
-from ssl import SSLContext, SSLError
+from ssl import SSLContext
+from typing import cast
 from weakref import WeakSet
 
 from aiohttp import (
@@ -20,12 +22,14 @@ from aiohttp import (
     DummyCookieJar,
     TCPConnector,
 )
+from aiohttp.client_proto import ResponseHandler
 
 from repl.net.listener import HttpListener
 from repl.net.places import CONNECTIONS_MAX, HEAD_S, IDLE_S
 from repl.net.tap import Tap
-from repl.net.tls import LOOK_S, TlsFiles, Trust, end_over, refusal_of
+from repl.net.tls import LOOK_S, TlsFiles, Trust, end_over
 from repl.net.websocket import WRITE_BUFFER_BYTES, WebSocketChannel, size_limit
+from repl.tls_files import lasts, said_of_tls, tls_failure
 from repl.web import problem
 from repl.web.types import Handler, Headers, Keeps, Quick, Response
 from vlsn.errors import Unreachable, said_of
@@ -34,10 +38,8 @@ from vlsn.seams import Buffer, Channel
 
 ANSWER_BYTES_MAX = 96 * MIB
 """The largest answer that anyone asks for is a whole segment of the default size."""
-
-
-def _refused(error: BaseException) -> bool:
-    return isinstance(getattr(error, "os_error", error), ConnectionRefusedError)
+CLOSE_TURNS_MAX = 16
+"""The most turns of the loop in which a connection is lost that was aborted."""
 
 
 _NO_TIMEOUT = ClientTimeout(total=None, sock_connect=None)
@@ -70,6 +72,8 @@ class AiohttpNetwork:
         self._looked_s = 0.0
         self._channels: WeakSet[WebSocketChannel] = WeakSet()
         """The channels of calls by https."""
+        self._secure: set[asyncio.Transport] = set()
+        """The connections of calls by https, until each is lost."""
         self._ending: set[asyncio.Task[None]] = set()
         self._head_s, self._idle_s = head_s, idle_s
         self._connections_max = connections_max
@@ -103,7 +107,7 @@ class AiohttpNetwork:
             async with asyncio.timeout(timeout_s), call as answer:
                 return Response(answer.status, Headers(answer.headers), await _read(answer, url))
         except (ClientError, TimeoutError, OSError) as error:
-            raise Unreachable(f"{method} {url}: {_said(error, timeout_s)}", refused=_refused(error)) from None
+            raise _unreachable(f"{method} {url}", error, timeout_s) from None
 
     async def connect(
         self,
@@ -132,7 +136,7 @@ class AiohttpNetwork:
                 check(refusal.answer)
             raise problem.error_of(bytes(refusal.answer.body)) from None
         except (ClientError, TimeoutError, OSError) as error:
-            raise Unreachable(f"{url}: {_said(error, timeout_s)}", refused=_refused(error)) from None
+            raise _unreachable(url, error, timeout_s) from None
         if check is not None:
             try:
                 check(Response(socket._response.status, Headers(socket._response.headers)))
@@ -158,6 +162,14 @@ class AiohttpNetwork:
         if self._session is not None:
             await self._session.close()
             self._session = None
+            for transport in tuple(
+                self._secure
+            ):  # each would wait for the other side's goodbye, longer than the loop may run
+                transport.abort()
+            for _ in range(CLOSE_TURNS_MAX):
+                if not self._secure:
+                    break
+                await asyncio.sleep(0)
 
     def _context(self, url: str, peer: str) -> SSLContext | bool:
         """Returns the TLS context of a call; True for one without TLS. Raises ``BadArgument``."""
@@ -184,8 +196,11 @@ class AiohttpNetwork:
 
     def _open(self) -> ClientSession:
         if self._session is None:
+            connector = TCPConnector(limit=0)
+            made = partial(_Connection, self._secure, loop=asyncio.get_running_loop())
+            connector._factory = cast("partial[ResponseHandler]", made)
             self._session = ClientSession(
-                connector=TCPConnector(limit=0),
+                connector=connector,
                 cookie_jar=DummyCookieJar(),
                 auto_decompress=False,
                 trust_env=False,
@@ -193,6 +208,27 @@ class AiohttpNetwork:
                 middlewares=(_raise_refusal,),
             )
         return self._session
+
+
+class _Connection(ResponseHandler):
+    """One connection of a call; one of TLS is in ``secure`` while it lasts."""
+
+    def __init__(self, secure: set[asyncio.Transport], *, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self._secure = secure
+        self._kept: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if transport.get_extra_info("ssl_object") is not None:
+            self._kept = cast("asyncio.Transport", transport)
+            self._secure.add(self._kept)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        if self._kept is not None:
+            self._secure.discard(self._kept)
+            self._kept = None
 
 
 class _Refusal(Exception):
@@ -224,10 +260,15 @@ async def _read(answer: ClientResponse, url: str) -> bytes:
     return b"".join(parts)
 
 
+def _unreachable(what: str, error: BaseException, timeout_s: float) -> Unreachable:
+    refused = isinstance(getattr(error, "os_error", error), ConnectionRefusedError)
+    return Unreachable(f"{what}: {_said(error, timeout_s)}", refused=refused, tls=lasts(tls_failure(error)))
+
+
 def _said(error: BaseException, timeout_s: float) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {timeout_s:g} s"
     if isinstance(error, ClientResponseError):
         return f"it does not answer as a node does: {error.message.partition(':')[0]}"
-    cause: BaseException = getattr(error, "certificate_error", getattr(error, "os_error", error))
-    return f"TLS: {refusal_of(cause)}" if isinstance(cause, SSLError) else said_of(cause)
+    failure = tls_failure(error)
+    return said_of_tls(failure) if failure is not None else said_of(getattr(error, "os_error", error))

@@ -21,8 +21,10 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from repl.tls_files import TlsFiles as TlsFiles
-from repl.tls_files import calling, restrict, show, trust
+from repl.tls_files import calling, refusal_of, restrict, show, stamp_of, trust
 from vlsn.errors import BadArgument
+from vlsn.real.disk import PosixDisk
+from vlsn.seams import Disk
 
 C = TypeVar("C", bound=ssl.SSLContext)
 
@@ -81,8 +83,9 @@ class PeerContext(ssl.SSLContext):
 class Loaded:
     """The contexts of one state of the files. Raises ``BadArgument`` if the files cannot be used."""
 
-    def __init__(self, files: TlsFiles, own: Own | None) -> None:
+    def __init__(self, files: TlsFiles, own: Own | None, disk: Disk) -> None:
         self._files = files
+        self._disk = disk
         self._own = own
         self._peers: dict[str, PeerContext] = {}
         self.client = self._calling(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
@@ -116,16 +119,16 @@ class Loaded:
 
     def _calling(self, context: C) -> C:
         context.set_alpn_protocols([HTTP_MARK])
-        return calling(context, self._files)
+        return calling(context, self._files, self._disk)
 
     def _serving(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         restrict(context)
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET
-        trust(context, self._files.ca)
+        trust(context, self._files.ca, self._disk)
         context.verify_mode = ssl.CERT_OPTIONAL
-        show(context, self._files)
+        show(context, self._files, self._disk)
         return context
 
     def _tried(self, own: Own, server: ssl.SSLContext) -> float:
@@ -163,24 +166,32 @@ def members_of(uris: Collection[str], group: str) -> frozenset[str]:
 class Trust:
     """The TLS of this process: ``loaded`` is current. ``event`` receives the names of events and their fields."""
 
-    def __init__(self, files: TlsFiles, *, own: Own | None = None, event: Callable[..., None] | None = None) -> None:
-        """Loads the files. Raises ``BadArgument``."""
+    def __init__(
+        self,
+        files: TlsFiles,
+        *,
+        own: Own | None = None,
+        event: Callable[..., None] | None = None,
+        disk: Disk | None = None,
+    ) -> None:
+        """Loads the files from ``disk``, by default the real one. Raises ``BadArgument``."""
         self.own = own
+        self._disk = PosixDisk() if disk is None else disk
         self._files = files
         self.event = event or (lambda name, **fields: None)
-        self._stamp = files.stamp()
-        self.loaded = Loaded(files, own)
+        self._stamp = stamp_of(files, self._disk)
+        self.loaded = Loaded(files, own, self._disk)
         self.shrunk: list[Callable[[frozenset[ssl.SSLContext]], None]] = []
         """Is called with the contexts that may go on when an authority is gone."""
 
     def look(self) -> None:
         """Loads the files again if they have changed. Keeps what is loaded if they are bad. Never raises."""
-        stamp = self._files.stamp()
+        stamp = stamp_of(self._files, self._disk)
         if stamp == self._stamp:
             return
         self._stamp = stamp
         try:
-            loaded = Loaded(self._files, self.own)
+            loaded = Loaded(self._files, self.own, self._disk)
         except BadArgument as error:
             self.event("tls.reload-failed", why=str(error))
             return
@@ -196,12 +207,6 @@ class Trust:
         while True:
             await asyncio.sleep(LOOK_S)
             self.look()
-
-
-def refusal_of(error: ssl.SSLError) -> str:
-    """Returns why a handshake failed, in words."""
-    said = getattr(error, "verify_message", None) or getattr(error, "reason", None)  # one of ours has neither
-    return str(said or error.args[-1])
 
 
 async def end_over(ends: Sequence[Callable[[], None]], *, after_s: float = 0.0) -> None:

@@ -33,7 +33,7 @@ from vlsn.real.clock import SystemClock, SystemRandom
 from vlsn.real.disk import PosixDisk
 from vlsn.real.lmdb_store import LmdbStores
 from vlsn.real.threads import LoopThreads
-from vlsn.seams import Seams
+from vlsn.seams import Disk, Seams
 
 SWITCH_INTERVAL_S = 0.0005
 """While the event loop computes, the writer's thread gets the interpreter within this many seconds (Python's default is
@@ -80,12 +80,12 @@ def give_back(loop: asyncio.AbstractEventLoop) -> None:
         loop.call_later(GIVE_BACK_S, give_back, loop)
 
 
-def trust_of(config: NodeConfig, event: Callable[..., None]) -> Trust | None:
+def trust_of(config: NodeConfig, disk: Disk, event: Callable[..., None]) -> Trust | None:
     """Loads the node's certificate and authorities, if it has TLS. Raises ``BadArgument``."""
     if config.tls == OFF:
         return None
     files = TlsFiles(ca=str(config.tls_ca), cert=str(config.tls_cert), key=str(config.tls_key))
-    return Trust(files, own=Own(config.group, config.name, urlsplit(config.url).hostname or ""), event=event)
+    return Trust(files, own=Own(config.group, config.name, urlsplit(config.url).hostname or ""), event=event, disk=disk)
 
 
 async def _run(config: NodeConfig, *, connections_max: int) -> int:
@@ -112,7 +112,7 @@ async def _run(config: NodeConfig, *, connections_max: int) -> int:
         head_s=config.head_s,
         idle_s=config.idle_s,
         connections_max=connections_max,
-        tls=trust_of(config, lambda name, **fields: node.member.event(name, **fields)),
+        tls=trust_of(config, seams.disk, lambda name, **fields: node.member.event(name, **fields)),
         plain=config.tls != REQUIRE,
     )
     children = ProcessChildren(lambda name, line: logger.info("%s cdc %s: %s", config.name, name, line))

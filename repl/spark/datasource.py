@@ -12,6 +12,8 @@ Spark makes an instance in a separate process for each step (schema, plan, tasks
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pyspark import SparkContext
 from pyspark.sql.datasource import (
     DataSource,
@@ -26,7 +28,7 @@ from repl.audit.workers import equip
 from repl.spark.errors import one_line
 from repl.spark.options import Mode, Use, check_names, read_options
 from repl.spark.schemas import SCHEMAS, check_schema
-from repl.spark.stream_options import sink_options, stream_options
+from repl.spark.stream_options import SinkOptions, sink_options, stream_options
 from vlsn.errors import VlsnLogError
 
 
@@ -48,20 +50,21 @@ class VlsnLogDataSource(DataSource):  # type: ignore[misc]
     @one_line
     def reader(self, schema: StructType) -> DataSourceReader:
         from repl.spark.batch import PhysicalReader, PushdownReader, VisibleReader
+        from repl.spark.places import with_files
 
-        options = read_options(self.options, Use.BATCH)
+        options = with_files(read_options(self.options, Use.BATCH))
         names = check_schema(schema, options.mode)
         if options.mode is Mode.PHYSICAL:
             return PhysicalReader(options, names)
         return (PushdownReader if options.pushdown else VisibleReader)(options, names)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        from repl.spark.places import is_url
+        from repl.spark.places import is_url, with_files
         from repl.spark.stream import LogStreamReader, RefusedReader
         from repl.spark.stream_copies import CopiesStreamReader
 
         try:
-            options = stream_options(self.options)
+            options = with_files(stream_options(self.options))
             reader = LogStreamReader if all(map(is_url, options.sources)) else CopiesStreamReader
             return reader(options, check_schema(schema, options.mode))
         except VlsnLogError as error:
@@ -72,11 +75,17 @@ class VlsnLogDataSource(DataSource):  # type: ignore[misc]
         from repl.spark.sink import BatchSink, check_columns
 
         check_columns(schema)
-        return BatchSink(sink_options(self.options, Use.WRITE, overwrite=overwrite))
+        return BatchSink(self._sink_options(Use.WRITE, overwrite=overwrite))
 
     @one_line
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         from repl.spark.sink import StreamSink, check_columns
 
         check_columns(schema)
-        return StreamSink(sink_options(self.options, Use.SINK, overwrite=overwrite))
+        return StreamSink(self._sink_options(Use.SINK, overwrite=overwrite))
+
+    def _sink_options(self, use: Use, *, overwrite: bool) -> SinkOptions:
+        from repl.spark.places import checked
+
+        options = sink_options(self.options, use, overwrite=overwrite)
+        return replace(options, tls=checked(options.tls))

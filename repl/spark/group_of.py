@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from repl.audit.live import LiveSource
 from repl.audit.source import Gone, Unreadable
+from repl.tls_files import NO_FILES, TlsFiles
 from vlsn.errors import BadArgument, WrongGroup
 
 T = TypeVar("T")
@@ -52,13 +53,13 @@ def one_group(found: Mapping[str, Group], meant: str) -> str:
     return founding or meant
 
 
-def group_of_nodes(urls: Sequence[str], meant: str, give_up_s: float) -> str:
+def group_of_nodes(urls: Sequence[str], meant: str, give_up_s: float, tls: TlsFiles = NO_FILES) -> str:
     """Asks all nodes in ``urls`` for their group until one answers; returns and raises as ``one_group``. Also raises
     ``Unreadable`` if no node answers for ``give_up_s``."""
     deadline = time.monotonic() + give_up_s
     while True:
         left_s = max(min(ROUND_S, deadline - time.monotonic()), 0.1)
-        said = at_once(partial(_group_of, left_s), urls)
+        said = at_once(partial(_group_of, left_s, tls), urls)
         found = {url: group for url, group in zip(urls, said, strict=True) if isinstance(group, Group)}
         if found:
             return one_group(found, meant)
@@ -67,9 +68,9 @@ def group_of_nodes(urls: Sequence[str], meant: str, give_up_s: float) -> str:
             raise next((error for error in errors if not isinstance(error, Gone)), errors[0])
 
 
-def _group_of(give_up_s: float, url: str) -> Group | Unreadable:
+def _group_of(give_up_s: float, tls: TlsFiles, url: str) -> Group | Unreadable:
     try:
-        return Group(*LiveSource(url.rstrip("/"), give_up_s=give_up_s).group())
+        return Group(*LiveSource(url.rstrip("/"), give_up_s=give_up_s, tls=tls).group())
     except Unreadable as error:
         return error
 

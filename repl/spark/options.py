@@ -11,11 +11,12 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any, Final, TypeVar
 
+from repl.tls_files import NO_FILES, TlsFiles
 from vlsn.errors import BadArgument
 from vlsn.ids import NUMBER_MAX, is_part
 from vlsn.limits import KEY_BYTES_MAX, KIB, MIB
@@ -25,6 +26,7 @@ PARTITION_BYTES: Final = 32 * MIB
 """Bytes of log in a partition, unless smaller partitions are needed to keep all cores busy."""
 PARTITION_BYTES_MIN: Final = 64 * KIB
 PARTITION_BYTES_MAX: Final = 1 << 40
+PATH_CHARS_MAX: Final = 4_096
 SOURCES_MAX: Final = 64
 """Sources of one group in one ``load``."""
 
@@ -60,12 +62,14 @@ class Place(Enum):
 @dataclass(frozen=True, slots=True)
 class Option:
     """``parse`` raises ``ValueError`` that says which values are right. ``field`` is the name of the option's field in
-    the options of its uses; empty if these derive something from it."""
+    the options of its uses; empty if these derive something from it. Without ``shown``, errors do not repeat the value:
+    it may be a secret that was passed by mistake."""
 
     name: str
     parse: Callable[[str], Any]
     uses: frozenset[Use]
     field: str = ""
+    shown: bool = True
 
 
 def vlsn(text: str) -> int | Place:
@@ -155,6 +159,13 @@ def reset(text: str) -> int | bool:
     raise ValueError("true, or the VLSN that the refusal names")
 
 
+def pem_path(text: str) -> str:
+    """Parses the path of a PEM file. Its content is refused, because Spark shows options in plans and pages."""
+    if not text.strip() or len(text) > PATH_CHARS_MAX or "-----" in text or not text.isprintable():
+        raise ValueError("the path of a PEM file that the driver and each executor have, never its content")
+    return text
+
+
 def _listed(text: str) -> tuple[str, ...]:
     found = json.loads(text)
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
@@ -194,6 +205,9 @@ OPTIONS: Final = {
         Option("batchBytesMax", _SIZES, WRITES, "batch_bytes_max"),
         Option("giveUpSeconds", number(1, 86_400), EVERY),
         Option("group", founding, EVERY),
+        Option("tlsCa", pem_path, EVERY, shown=False),
+        Option("tlsCert", pem_path, EVERY, shown=False),
+        Option("tlsKey", pem_path, EVERY, shown=False),
         Option("run", name, frozenset({Use.WRITE}), "run"),
         Option("checkpointLocation", str, frozenset({Use.SINK})),  # Spark's own
         Option("pushdown", switch, _BATCH, "pushdown"),
@@ -201,6 +215,7 @@ OPTIONS: Final = {
 }
 
 
+TLS_OPTIONS: Final = ("tlsCa", "tlsCert", "tlsKey")
 _OF_A_CATALOG: Final = "provider"
 """A property that Spark's catalogs add to the options of their tables."""
 TABLES: Final = (
@@ -237,8 +252,8 @@ def parsed(given: Mapping[str, str], use: Use) -> dict[str, Any]:
         try:
             values[option.name] = option.parse(text)
         except ValueError as error:
-            shown = text if len(text) <= 60 else text[:60] + "…"
-            raise BadArgument(f"option {option.name!r} is {shown!r}; it must be {error}") from None
+            shown = repr(text if len(text) <= 60 else text[:60] + "…") if option.shown else "something else"
+            raise BadArgument(f"option {option.name!r} is {shown}; it must be {error}") from None
     return values
 
 
@@ -260,13 +275,23 @@ def sources_of(values: Mapping[str, Any]) -> tuple[str, ...]:
     return found
 
 
+def tls_of(values: Mapping[str, Any], sources: Sequence[str]) -> TlsFiles:
+    """Returns the files of TLS. Raises ``BadArgument`` if there are some and no source is called by https."""
+    named = [option for option in TLS_OPTIONS if option in values]
+    if named and not any(text.startswith("https://") for text in sources):
+        raise BadArgument(f"option {named[0]!r} is for nodes' https:// URLs, and no source has one")
+    return TlsFiles(*(values.get(option, "") for option in TLS_OPTIONS))
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """How sources are read: ``group`` is the required identity (empty: any); a node that does not answer fails after
-    ``give_up_s`` seconds (0: the default)."""
+    ``give_up_s`` seconds (0: the default). ``tls``: the files for calls of https; those of the environment take the
+    place of empty ones."""
 
     group: str = ""
     give_up_s: float = 0.0
+    tls: TlsFiles = NO_FILES
 
 
 AS_USUAL: Final = Asked()
@@ -306,8 +331,9 @@ def options_of(kind: type[Read], given: Mapping[str, str], use: Use) -> Read:
     for one, other in (("from", "since"), ("to", "until")):
         if one in values and other in values:
             raise BadArgument(f"options {one!r} and {other!r}: only one of them says where it is")
-    asked = Asked(values.get("group", ""), values.get("giveUpSeconds", 0.0))
-    options = kind(sources=sources_of(values), asked=asked, **fields_of(values))
+    sources = sources_of(values)
+    asked = Asked(values.get("group", ""), values.get("giveUpSeconds", 0.0), tls_of(values, sources))
+    options = kind(sources=sources, asked=asked, **fields_of(values))
     first, last = options.from_vlsn, options.to_vlsn
     if isinstance(first, int) and isinstance(last, int) and last < first:
         raise BadArgument(f"option 'to' is {last}, before 'from', {first}")

@@ -26,6 +26,7 @@ from repl.client.one_log import OneLog
 from repl.client.sink_batch import Batch, Written, write_batch, write_rows
 from repl.spark.errors import one_line, tell
 from repl.spark.stream_options import SinkOptions
+from repl.tls_files import or_environment
 from vlsn.errors import BadArgument, TooLarge
 from vlsn.limits import ENTRY_BYTES_MAX, KEY_BYTES_MAX
 
@@ -183,7 +184,8 @@ class BatchSink(_Sink, DataSourceArrowWriter):  # type: ignore[misc]
 
 
 async def _written(options: SinkOptions, batch: Batch | None, rows: BatchRows) -> Written:
-    network = OneLog(real_network(), options.group) if options.group else real_network()
+    real = real_network(or_environment(options.tls))
+    network = OneLog(real, options.group) if options.group else real
     try:
         async with connect(",".join(options.urls), timeout_s=min(CALL_S, options.give_up_s), network=network) as log:
             if batch is None:

@@ -18,7 +18,7 @@ import asyncio
 import atexit
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
@@ -35,6 +35,7 @@ from repl.spark.errors import each_one_line, one_line, tell
 from repl.spark.group_of import group_of_nodes
 from repl.spark.options import Asked, Place
 from repl.spark.stream_options import StreamOptions
+from repl.tls_files import or_environment
 from vlsn.errors import Damaged, NotInLog, Trimmed, Unreachable, VlsnLogError, WrongGroup
 from vlsn.format.key_filter import KeyFilter
 from vlsn.ids import NUMBER_MAX
@@ -217,7 +218,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
     def _client(self, group: str) -> SyncClient[Any]:
         asked = self._options.asked
-        return client_of(",".join(self._options.sources), Asked(group, asked.give_up_s or ASK_S))
+        return client_of(
+            ",".join(self._options.sources), replace(asked, group=group, give_up_s=asked.give_up_s or ASK_S)
+        )
 
     def _group(self) -> str:
         """Returns the group that the sources reported to this reader's first request; empty if they do not report it.
@@ -228,7 +231,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
     def _asked_group(self) -> str:
         asked = self._options.asked
-        return group_of_nodes(self._options.sources, asked.group, asked.give_up_s or ASK_S)
+        return group_of_nodes(self._options.sources, asked.group, asked.give_up_s or ASK_S, asked.tls)
 
     def _group_of(self, offset: Offset) -> str:
         """Returns the group of ``offset``; the sources must be of the same group. Raises as ``_group``."""
@@ -308,7 +311,8 @@ class Asking(SyncClient[Any]):
 
     def __init__(self, urls: str, asked: Asked) -> None:
         self._asked, self._urls = asked, urls
-        self._network = OneLog(real_network(), asked.group) if asked.group else real_network()
+        network = real_network(or_environment(asked.tls))
+        self._network = OneLog(network, asked.group) if asked.group else network
         super().__init__(connect(urls, timeout_s=asked.give_up_s * OWN_SHARE, network=self._network))
 
     def close(self, *, flush: bool = True) -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from repl.client.sink_batch import GIVE_UP_S
-from repl.spark.options import TABLES, ReadOptions, Use, fields_of, options_of, parsed, sources_of
+from repl.spark.options import TABLES, ReadOptions, Use, fields_of, options_of, parsed, sources_of, tls_of
+from repl.tls_files import NO_FILES, TlsFiles
 from vlsn.errors import BadArgument
 from vlsn.ids import NUMBER_MAX
 from vlsn.limits import MIB
@@ -39,6 +40,7 @@ class SinkOptions:
     reset: int | bool = False
     batch_bytes_max: int = BATCH_BYTES
     give_up_s: float = GIVE_UP_S
+    tls: TlsFiles = NO_FILES
 
 
 def stream_options(given: Mapping[str, str]) -> StreamOptions:
@@ -54,8 +56,10 @@ def sink_options(given: Mapping[str, str], use: Use, *, overwrite: bool) -> Sink
         raise BadArgument(f"a log is not overwritten: write with {how}")
     if use is Use.SINK and "sink" not in values:
         raise BadArgument("the sink needs a name, by which its batches are known: .option('sink', 'NAME')")
+    urls = _urls(values)
     return SinkOptions(
-        urls=_urls(values),
+        urls=urls,
+        tls=tls_of(values, urls),
         group=values.get("group", ""),
         give_up_s=values.get("giveUpSeconds", GIVE_UP_S),
         **fields_of(values),

@@ -41,6 +41,7 @@ CHANGES = frozenset(
         "allocate",
         "punch",
         "drop_cache",
+        "protect",
         "make_directory",
         "rename",
         "link",
@@ -114,6 +115,8 @@ class FakeDisk:
         self.stalled_until_s = 0.0
         """The loop's time before which no job of ``FakeThreads`` that calls this disk ends."""
         self.stopped = False
+        self.user = 1000
+        """The user of the processes, and its only group. User 0 may give files away."""
         self._rng = rng or Random(0)
         self._root = Directory()
         self._rules: list[_Rule] = []
@@ -133,6 +136,7 @@ class FakeDisk:
                     raise _error(errno.EEXIST, path)
                 inode = Inode()
                 inode.mode = 0o600 if private else 0o644
+                inode.owner = inode.group = self.user
                 parent.step({name: inode})
                 return FakeFile(self, path, inode, write=True)
             node = self._find(path)
@@ -456,9 +460,20 @@ class FakeFile:
         with self._call("size"):
             return len(self._inode.cached)
 
-    def protection(self) -> tuple[int, int]:
+    def protection(self) -> tuple[int, int, int]:
         with self._call("protection"):
-            return self._inode.mode, self._inode.owner
+            return self._inode.mode, self._inode.owner, self._inode.group
+
+    def protect(self, mode: int, owner: int, group: int) -> None:
+        with self._call("protect"):
+            inode = self._inode
+            if self._disk.user and (owner, group) != (inode.owner, inode.group):
+                raise _error(errno.EPERM, self._path)
+            inode.mode, inode.owner, inode.group = mode, owner, group
+
+    def stamp(self) -> tuple[int, ...]:
+        with self._call("stamp"):
+            return self._inode.number, len(self._inode.cached), self._inode.version
 
     def read(self, offset: int, size: int) -> bytes:
         with self._call("read", offset, size):

@@ -12,6 +12,7 @@ Sectors have 512 bytes.  A rename is one step, as every journal makes it.
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import count
 from random import Random
 
 from vlsn.seams import Buffer
@@ -20,13 +21,19 @@ SECTOR_BYTES = 512
 PAGE_BYTES = 4096
 
 
+_NUMBERS = count(1)
+
+
 class Inode:
     """One file: the bytes that a read sees, those on the medium, and the versions in between."""
 
     def __init__(self) -> None:
         self.cached = bytearray()
         self.mode = 0o644
-        self.owner = 1000
+        self.owner = self.group = 1000
+        self.number = next(_NUMBERS)
+        self.version = 0
+        """Rises with each change of the bytes that a read sees."""
         self.durable = bytearray()
         self.sizes: list[int] = []
         self.unread: set[int] = set()
@@ -59,6 +66,7 @@ class Inode:
     def put(self, offset: int, data: Buffer) -> None:
         if not len(data):
             return
+        self.version += 1
         end = offset + len(data)
         self.grow(end)
         if self.holes:

@@ -131,9 +131,17 @@ class StoppingFile:
         with self._disk.step("size", self._path):
             return self._file.size()
 
-    def protection(self) -> tuple[int, int]:
+    def protection(self) -> tuple[int, int, int]:
         with self._disk.step("protection", self._path):
             return self._file.protection()
+
+    def protect(self, mode: int, owner: int, group: int) -> None:
+        with self._disk.step("protect", self._path):
+            self._file.protect(mode, owner, group)
+
+    def stamp(self) -> tuple[int, ...]:
+        with self._disk.step("stamp", self._path):
+            return self._file.stamp()
 
     def read(self, offset: int, size: int) -> bytes:
         with self._disk.step("read", self._path, offset, size):

@@ -191,8 +191,32 @@ def test_a_private_file_is_its_owners_alone(disk: Disk, at: At) -> None:
     assert private.protection()[0] == 0o600
     assert plain.protection()[0] & 0o600 == 0o600 and plain.protection()[0] & 0o044
     assert private.protection()[1] == plain.protection()[1] > -1
+    private.protect(0o640, *private.protection()[1:])
+    plain.protect(0o400, *plain.protection()[1:])
+    assert [file.protection()[0] for file in (private, plain)] == [0o640, 0o400]
     private.close()
     plain.close()
+
+
+def test_a_stamp_changes_with_the_bytes_and_with_the_file(disk: Disk, at: At) -> None:
+    def stamp() -> tuple[int, ...]:
+        file = disk.open(at("a"))
+        try:
+            return file.stamp()
+        finally:
+            file.close()
+
+    written, other = disk.open(at("a"), create=True), disk.open(at("b"), create=True)
+    seen = [stamp()]
+    assert stamp() == seen[0]
+    written.write(0, [b"longer"])
+    seen.append(stamp())
+    other.write(0, [b"longer"])
+    disk.rename(at("b"), at("a"))
+    seen.append(stamp())
+    assert len(set(seen)) == 3
+    written.close()
+    other.close()
 
 
 def test_a_removed_file_is_gone_but_for_who_has_it_open(disk: Disk, at: At) -> None:

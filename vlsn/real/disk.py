@@ -84,9 +84,17 @@ class PosixFile:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
 
-    def protection(self) -> tuple[int, int]:
+    def protection(self) -> tuple[int, int, int]:
         found = os.fstat(self._fd)
-        return stat.S_IMODE(found.st_mode), found.st_uid
+        return stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid
+
+    def protect(self, mode: int, owner: int, group: int) -> None:
+        os.fchown(self._fd, owner, group)
+        os.fchmod(self._fd, mode)
+
+    def stamp(self) -> tuple[int, ...]:
+        found = os.fstat(self._fd)
+        return found.st_ino, found.st_dev, found.st_size, found.st_mtime_ns
 
     def drop_cache(self) -> None:
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -72,6 +72,60 @@ def test_a_key_that_others_can_use_is_refused(mode: int, owner: int, good: bool)
         group_key.read(disk, PATH)
 
 
+@pytest.mark.parametrize(("mode", "owner", "group"), [
+    (0o640, 0, 7), (0o600, 0, 7), (0o400, 0, 0), (0o600, 1000, 1000), (0o400, 1000, 7),
+])  # fmt: skip
+def test_an_exchange_keeps_mode_owner_and_group(mode: int, owner: int, group: int) -> None:
+    disk = kept(mode, owner, group)
+    disk.user = 0
+    widest = 0
+
+    def look(call: Call) -> None:
+        nonlocal widest
+        temporary = next((name for name in disk.list("/d") if name.endswith(".tmp")), None)
+        if temporary is not None and call.name != "list":
+            widest |= disk._inode(f"/d/{temporary}").mode
+
+    disk.hook = lambda call: look(call) if call.name in ("write", "sync", "rename") else None
+    group_key.replace(disk, PATH, GroupKeys((group_key.new_key(RANDOM),)), RANDOM)
+    disk.hook = None
+    assert disk.open(PATH).protection() == (mode, owner, group)
+    assert widest == mode
+    assert disk.list("/d") == ["group.key"]
+
+
+def test_an_exchange_by_another_user_changes_nothing() -> None:
+    disk = kept(0o640, 0, 7)
+    before = group_key.read(disk, PATH)
+    with pytest.raises(BadArgument, match="belongs to user 0"):
+        group_key.replace(disk, PATH, GroupKeys((group_key.new_key(RANDOM),)), RANDOM)
+    assert group_key.read(disk, PATH) == before
+    assert disk.open(PATH).protection() == (0o640, 0, 7)
+    assert disk.list("/d") == ["group.key"]
+
+
+def test_a_group_that_the_owner_may_not_set_is_left_if_it_may_do_nothing() -> None:
+    disk = kept(0o600, 1000, 7)
+    group_key.replace(disk, PATH, GroupKeys((group_key.new_key(RANDOM),)), RANDOM)
+    assert disk.open(PATH).protection() == (0o600, 1000, 1000)
+
+
+def test_an_exchange_refuses_a_file_that_others_can_use() -> None:
+    disk = kept(0o644, 0, 0)
+    with pytest.raises(BadArgument, match="mode 0644"):
+        group_key.replace(disk, PATH, GroupKeys((group_key.new_key(RANDOM),)), RANDOM)
+    assert disk.list("/d") == ["group.key"]
+
+
+def kept(mode: int, owner: int, group: int) -> FakeDisk:
+    disk = FakeDisk()
+    disk.make_directory("/d")
+    disk.write_content(PATH, group_key.encode(GroupKeys((group_key.new_key(RANDOM),))), mode=mode)
+    inode = disk._inode(PATH)
+    inode.owner, inode.group = owner, group
+    return disk
+
+
 def test_a_missing_key_names_the_command_that_makes_one() -> None:
     with pytest.raises(BadArgument, match=f"no file {PATH}.*vlsnlog key new FILE"):
         group_key.read(FakeDisk(), PATH)

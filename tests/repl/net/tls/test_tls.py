@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import select
 import shutil
 import socket
 import ssl
@@ -17,10 +19,13 @@ from repl.net import entrance, tls
 from repl.net.listener import HttpListener
 from repl.net.network import AiohttpNetwork
 from repl.net.tls import Own, TlsFiles, Trust
+from repl.tls_files import FILE_BYTES_MAX
 from repl.web import problem
 from repl.web.types import Request, Response, Upgrade
+from tests.fakes.stopping import StoppingDisk
 from tests.repl.net.tls.certificates import GROUP, HOST, authority, files_of, trust_of
-from vlsn.errors import ChannelClosed, Misdirected, Unreachable, VlsnLogError
+from vlsn.errors import BadArgument, ChannelClosed, Misdirected, Unreachable, VlsnLogError
+from vlsn.real.disk import PosixDisk
 from vlsn.seams import Channel
 
 
@@ -393,3 +398,63 @@ async def ended(reader: asyncio.StreamReader, number: int, order: list[int]) -> 
     except ConnectionError:
         pass
     order.append(number)
+
+
+async def test_files_are_looked_at_through_the_disk_seam(tmp_path: Path, ca: Path) -> None:
+    files = files_of("n1", tmp_path, ca)
+    disk = StoppingDisk(PosixDisk())
+    trust = Trust(files, own=Own(GROUP, "n1", HOST), disk=disk)
+    assert {call.path for call in disk.calls if call.name == "read"} == {files.ca, files.cert, files.key}
+    disk.calls.clear()
+    trust.look()
+    assert [call.path for call in disk.calls if call.name == "stamp"] == [files.ca, files.cert, files.key]
+
+
+@pytest.mark.parametrize("name", ["ca", "cert", "key"])
+async def test_what_is_no_file_is_refused_at_once(tmp_path: Path, ca: Path, name: str) -> None:
+    files = files_of("n1", tmp_path, ca)
+    path = getattr(files, name)
+    Path(path).unlink()
+    os.mkfifo(path)
+    with pytest.raises(BadArgument, match=f"tls_{name}: {path} is a FIFO where a regular file belongs"):
+        Trust(files, own=Own(GROUP, "n1", HOST))
+    Path(path).unlink()
+    with open(path, "wb") as large:
+        large.truncate(FILE_BYTES_MAX + 1)
+    with pytest.raises(BadArgument, match=f"tls_{name}: {path}: has more than"):
+        Trust(files, own=Own(GROUP, "n1", HOST))
+
+
+async def test_a_closed_network_waits_for_no_goodbye(tmp_path: Path, ca: Path) -> None:
+    """The other side makes the handshake, and then never answers again."""
+    files = files_of("n1", tmp_path, ca)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.cert, files.key)
+    loop, shaken = asyncio.get_running_loop(), asyncio.Event()
+
+    def silent(listening: socket.socket) -> bool:
+        raw, _ = listening.accept()
+        with context.wrap_socket(raw, server_side=True) as connection:
+            loop.call_soon_threadsafe(shaken.set)
+            try:
+                while select.select([connection], [], [], 3.0)[0]:
+                    if not os.read(connection.fileno(), 65_536):
+                        return True
+            except ConnectionResetError:
+                return True
+        return False
+
+    with socket.create_server((HOST, 0)) as listening:
+        ended = asyncio.create_task(asyncio.to_thread(silent, listening))
+        network = AiohttpNetwork(tls=TlsFiles(ca=files.ca))
+        url = f"https://{HOST}:{listening.getsockname()[1]}/"
+        call = asyncio.create_task(network.request("GET", url, timeout_s=60))
+        await shaken.wait()
+        async with asyncio.timeout(10):
+            while not network._secure:  # noqa: ASYNC110 (the client's end of the handshake)
+                await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.wait([call])
+        await network.close()
+        assert not network._secure
+        assert await ended
