@@ -6,9 +6,8 @@ A message is *out* while it is delivered and not acknowledged. The cursor is ``a
 
 1. Messages are read from ``at`` on in VLSN order: from the log, or from pages (files of messages) if the log was
    cleaned there. Messages that are out, acknowledged, or noted for acknowledgement are skipped.
-2. A message comes back if no acknowledgement arrives in time, or if ``nack`` returns the message. Then ``at`` moves
-   back to the message, so the message is delivered next. A message that fails its last attempt becomes a dead letter
-   (``dead_letters``) instead.
+2. A message comes back if it is not acknowledged in time, or if ``nack`` returns it: ``at`` moves back to the message.
+   After its last attempt it becomes a dead letter (``dead_letters``) instead.
 3. Order of a key: while a message of a key is out, later messages of that key wait. Several messages of a key may be in
    one answer, in VLSN order. When a message comes back, the later messages of its key come back with it. While a
    returned message waits for its redelivery delay, later messages of its key wait as well.
@@ -76,8 +75,7 @@ class DeliveryParts:
 
 
 class Delivery:
-    """The delivery of one destination. ``close`` is called when the master's term ends, or when the destination is
-    dropped."""
+    """One destination's delivery. ``close`` is called when the master's term ends or the destination is dropped."""
 
     def __init__(self, parts: DeliveryParts, name: str, settings: DestinationSettings) -> None:
         self._parts = parts
@@ -103,8 +101,7 @@ class Delivery:
         self._use(settings)
         self._at = self.acks.floor + 1
         self._barren_until = 0.0
-        """The event loop's time until which calls without own keys do not search. The last search found only
-        messages that wait for earlier messages of their keys."""
+        """The loop's time until which calls without own keys do not search, because the last search found nothing."""
         self._waiting_keys = WaitingKeys()
         self.oldest = Oldest()
 
@@ -140,8 +137,7 @@ class Delivery:
         return len(self._waiters)
 
     def _is_barren(self) -> bool:
-        """Returns whether a call has just searched, and found only messages that wait for earlier messages of their
-        keys."""
+        """Returns whether a call has just searched, and found only messages that wait for their keys."""
         return asyncio.get_running_loop().time() < self._barren_until
 
     def rose(self) -> None:
@@ -218,8 +214,7 @@ class Delivery:
             raise anew(self._closed)
 
     async def _take(self, most: int, deadline: float, owner: int) -> tuple[Delivered, int]:
-        """Hands messages out, under the lock. Returns the messages with the answer's number; the number is 0 if
-        there are none."""
+        """Hands messages out, under the lock. Returns them and the answer's number (0: no messages)."""
         if self.settings.paused:
             self.blocked_by = "paused"
             return self._nothing()
@@ -229,8 +224,7 @@ class Delivery:
         room = self.acks.intervals_left
         self.blocked_by = "" if room > 0 else "a gap in the acknowledged VLSNs"
         if room <= 0:
-            # Whatever becomes of the first message, acknowledging it adds no interval. So only that message can be
-            # delivered.
+            # Acknowledging the first message never adds an interval, so only that message can be delivered.
             self._rewind(self.acks.floor + 1)
             most = 1
         if len(self._waiting_keys) and self._out.table.has_keys_of(owner):
@@ -322,8 +316,7 @@ class Delivery:
         return not first_only
 
     def _passed_over(self, vlsns: Vlsns, before: Vlsns) -> npt.NDArray[np.bool_]:
-        """Marks the messages that must not be delivered: out or acknowledged. Skips the gaps between acknowledged
-        messages."""
+        """Marks messages that are out or acknowledged. Skips the gaps between acknowledged messages."""
         if vlsns[0] > max(self.acks.last, self._out.table.last):
             return np.zeros(len(vlsns), np.bool_)  # all of these messages are new
         done = self.acks.has(vlsns)
@@ -331,8 +324,7 @@ class Delivery:
         return done | self._out.table.has(vlsns)
 
     def _waits(self, vlsns: Vlsns, before: Vlsns, keys: Hashes, free: Mask, owner: int) -> Mask:
-        """Marks messages that wait because an earlier message of their key is out. Notes the VLSN from which each of
-        these keys must be searched again."""
+        """Marks messages that wait for earlier messages of their keys. Notes where to search these keys again."""
         others, behind = self._out.table.keys_of_others(owner)
         waits: Mask = np.isin(keys, others) & free
         if waits.any():
@@ -391,8 +383,7 @@ class Delivery:
         return Delivered(columns, attempts, self.uuid), number
 
     async def peek(self, most: int) -> Delivered:
-        """Shows the first unacknowledged messages, whether out or not, up to one full answer. Raises as
-        ``messages``."""
+        """Shows the first unacknowledged messages, out or not, up to one answer. Raises as ``messages``."""
         acked, loop = self.acks.table(), asyncio.get_running_loop()
         at, found = int(acked.floor) + 1, list[MessageColumns]()
         until, left, room = loop.time() + LOOK_S, most, READ_BYTES_MAX
@@ -411,8 +402,7 @@ class Delivery:
         return Delivered(columns, self._out.attempts(columns.vlsns, acked.tries), self.uuid)
 
     async def look_at_oldest(self) -> None:
-        """Finds the message that has waited longest. Each call searches a limited stretch of the log; a long search
-        takes several calls. Raises as ``messages``."""
+        """Finds the message that has waited longest; a long search takes several calls. Raises as ``messages``."""
         oldest, durable = self.oldest, self._parts.source.durable
         if oldest.vlsn and not self.acks.has(np.array([oldest.vlsn]))[0]:
             return
@@ -449,9 +439,8 @@ class Delivery:
         return self._parts.notes.add(self, done, wait=wait)
 
     def nack(self, vlsns: npt.ArrayLike, reason: str, delay_s: float | None = None) -> None:
-        """Returns messages for another attempt after ``delay_s`` (None: the delay of the settings). A message that
-        has had its last attempt becomes a dead letter. A message that is no longer out is ignored. Raises as
-        ``ack``."""
+        """Returns messages for another attempt after ``delay_s`` (None: the settings' delay), or as dead letters after
+        the last attempt. Messages that are no longer out are ignored. Raises as ``ack``."""
         self._check()
         if delay_s is not None and not 0 <= delay_s <= REDELIVERY_DELAY_S_MAX:
             raise BadArgument(f"delay_s: {delay_s} is not in 0–{REDELIVERY_DELAY_S_MAX}")
@@ -463,8 +452,7 @@ class Delivery:
         self._waiters.wake()
 
     def tick(self, now: float) -> None:
-        """Takes back messages that were out too long, and messages whose delay is over. Logs skipped VLSNs if there
-        are many."""
+        """Takes back overdue messages, and messages whose delay is over. Logs skipped VLSNs if there are many."""
         self.pace.tick(now, self.counts)
         came_back = False
         while len(late := self._out.late(now)):
@@ -491,8 +479,7 @@ class Delivery:
             self._bury(dead)
 
     def _recall(self, vlsns: Vlsns) -> Removed:
-        """Takes back messages and the later messages of their keys, as if none had been delivered. Returns the
-        former."""
+        """Takes back messages and the later ones of their keys, as if none was delivered. Returns the former."""
         back = self._out.take_back(vlsns)
         for each in back:
             if len(each):
@@ -591,9 +578,8 @@ class Worker:
         return self.delivery.uuid
 
     async def take(self, most: int, wait_s: float, room: Holder) -> tuple[Delivered, int]:
-        """Hands messages out and returns them with the answer's number; the number is 0 if there are none. Waits up
-        to ``wait_s`` seconds for the first message. The messages may be sent after ``confirm``. Raises as
-        ``NodeDestinations.messages``."""
+        """Hands messages out. Returns them and the answer's number (0: no messages). Waits up to ``wait_s`` seconds for
+        the first. The messages may be sent after ``confirm``. Raises as ``NodeDestinations.messages``."""
         return await self.delivery.hand_out(most, wait_s, room, owner=self.owner)
 
     async def confirm(self) -> None:

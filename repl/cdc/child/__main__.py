@@ -1,7 +1,6 @@
 """A child process of a node, for one consumer: ``python -m repl.cdc.child FD PARENT``.
 
-1. The child ties itself to its node: the kernel kills it when the node's process ends, even while the consumer
-   computes.
+1. The child asks the kernel to kill it when the node's process ends, even while the consumer computes.
 2. The child lowers its own priority below its node's, so that the node's threads and the machine's other processes run
    first.
 3. The child limits its memory before it imports the consumer's module.
@@ -96,8 +95,8 @@ def _limit_memory(bytes_max: int) -> None:
 
 
 def _below_a_real_time_node() -> None:
-    """Gives the child a lower priority than a node with real-time priority. A process inherits that priority, and
-    niceness has no effect on it."""
+    """Gives the child a lower priority than a node with real-time priority. A child process inherits its node's
+    real-time priority, and niceness has no effect on such a priority."""
     policy = os.sched_getscheduler(0)
     if policy in (os.SCHED_FIFO, os.SCHED_RR):
         lowest = os.sched_get_priority_min(policy)

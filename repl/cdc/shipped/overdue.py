@@ -1,4 +1,4 @@
-"""A thread that closes files that have been open for too long while no event comes."""
+"""A thread that closes a file that has been open for too long, even if no event comes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contextlib import contextmanager
 class Overdue:
     """Calls ``act`` every ``period_s`` until ``close``, never during a ``call`` of the consumer.
 
-    After an error of ``act`` or of a call, ``act`` is not called again: the state of the file is unknown, and half a
-    file must not be published as a whole one. ``check`` and each further call raise that error again.
+    After an error of ``act`` or of a call, ``act`` is not called again: the state of the file is unknown, and an
+    incomplete file must not be published. ``check`` and each further call raise that error again.
     """
 
     def __init__(self, act: Callable[[], None], period_s: float) -> None:
@@ -35,7 +35,7 @@ class Overdue:
             self.check()
             try:
                 yield
-            except BaseException as error:  # noted while the thread still waits for the latch
+            except BaseException as error:  # stored before the lock is released, so that the thread sees it
                 self._fault = error
                 raise
 
@@ -49,5 +49,5 @@ class Overdue:
                 if self._fault is None:
                     try:
                         self._act()
-                    except Exception as error:  # raised on the consumer's own thread
+                    except Exception as error:  # raised later, on the consumer's own thread
                         self._fault = error
