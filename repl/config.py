@@ -1,15 +1,13 @@
 """The settings of a node and of the commands, and where they come from.
 
-A setting is taken from the flag; if there is none, from ``VLSNLOG_<NAME>``; then from the TOML file; then it has its
-default. All three write the same name (``--segment-bytes``, ``VLSNLOG_SEGMENT_BYTES``, ``segment_bytes``). Sizes may be
-written ``64MiB``. Paths in a file are relative to that file, so that a copied directory is a separate node:
+The sources of a setting, strongest first: the flag, the variable ``VLSNLOG_<NAME>``, the TOML file, the default. All of
+them use the same name (``--segment-bytes``, ``VLSNLOG_SEGMENT_BYTES``, ``segment_bytes``). Sizes may be written as
+``64MiB``. Paths in a file are relative to that file, so that a copied directory is a separate node:
 
     name = "n1"                        group = "demo"
     dir = "."                          listen = "127.0.0.1:7701"
 
 Every error is a ``BadArgument`` that names the setting, where the value came from, and what to write instead.
-
-Every error is a ``BadArgument`` that names the setting, where it came from, and what to write instead.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ ENVIRONMENT_PREFIX: Final = "VLSNLOG_"
 DEFAULT_URL: Final = "http://127.0.0.1:7701"
 DEFAULT_GROUP: Final = "vlsnlog"
 FILE_ONLY: Final = frozenset({"cdc"})
-"""Settings that are tables. They have neither a flag nor a variable."""
+"""Settings that are TOML tables. They have neither a flag nor an environment variable."""
 LOG_FORMATS: Final = ("text", "json")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 CONFIG_BYTES_MAX: Final = 1 << 20
@@ -61,7 +59,7 @@ def _bytes(default: int, text: str, *, low: int = 1, high: int = 1 << 62) -> Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """All settings of one node. ``members`` keeps the order given, and always contains ``name``."""
+    """All settings of one node. ``members`` keeps its order, and always contains ``name``."""
 
     name: NodeName = field(metadata=_about("name of this node, one of the members"))
     dir: Path = field(metadata=_about("directory of its data"))
@@ -217,7 +215,7 @@ class NodeConfig:
 
     @property
     def port(self) -> int:
-        """The port to listen on; 0 lets the system choose one."""
+        """The port to listen on; with 0 the operating system chooses one."""
         return split_listen(self.listen)[1]
 
     @property
@@ -310,7 +308,8 @@ def parse_members(pairs: Iterable[str]) -> dict[NodeName, str]:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The values by name, and the source of each: ``flag``, ``environment``, a file's name, ``default``."""
+    """Resolved settings: the values by name, and the source of each value (``flag``, ``environment``, a file's name,
+    ``default``)."""
 
     values: dict[str, Any]
     sources: dict[str, str]
@@ -323,8 +322,8 @@ def resolve(
     environment: Mapping[str, str] | None = None,
     path: Path | None = None,
 ) -> Resolved:
-    """Takes each of ``settings`` from the strongest source that has it. Settings that no source has are left out.
-    ``flags`` whose value is None count as not given."""
+    """Takes each of ``settings`` from the strongest source that has it. A setting without a source is left out. A flag
+    with the value None counts as absent."""
     document = read_file(path) if path is not None else {}
     environment = os.environ if environment is None else environment
     result = Resolved({}, {})
@@ -349,7 +348,7 @@ def resolve(
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Reads the TOML document. Raises ``BadArgument`` for an unknown key."""
+    """Reads a TOML config file. Raises ``BadArgument`` for an unknown key."""
     try:
         with path.open("rb") as file:
             data = file.read(CONFIG_BYTES_MAX + 1)
@@ -366,7 +365,8 @@ def read_file(path: Path) -> dict[str, Any]:
         ) from None
     try:
         document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # the latter two if a number or a nesting is too long
+    # RecursionError: the nesting is too deep; ValueError: a number is too long
+    except (ValueError, RecursionError) as error:
         raise BadArgument(f"{path}: is not valid TOML, or gives a key or member twice: {error}") from None
     known = {**NODE_SETTINGS, **COMMAND_SETTINGS}
     for key in document:
@@ -378,12 +378,12 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def toml_of(value: Any) -> str:
-    """Returns a value, which may be a table or a list, as one line of TOML."""
+    """Returns a value as one line of TOML. The value may be a table or a list."""
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{toml_of(key)} = {toml_of(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(toml_of, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)  # a TOML basic string accepts JSON's escapes
+    return json.dumps(value, ensure_ascii=False)  # a TOML basic string accepts JSON's escapes, too
 
 
 def load_node_config(

@@ -1,4 +1,5 @@
-"""The PEM files of TLS, and contexts made from them. ``repl.net.tls`` uses them for a node; audits, for their calls."""
+"""The PEM files of TLS, and contexts made from them. A node uses them in ``repl.net.tls``; audits use them for their
+calls."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ _FILE_BYTES_MAX: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Paths of PEM files. ``cert`` may hold a chain, and ``ca`` several authorities. Empty: no certificate; the
-    system's authorities."""
+    """Paths of PEM files. ``cert`` may contain a chain, and ``ca`` several authorities. An empty ``cert`` means no
+    certificate; an empty ``ca`` means the system's authorities."""
 
     ca: str = ""
     cert: str = ""
@@ -25,12 +26,12 @@ class TlsFiles:
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] | None = None) -> TlsFiles:
-        """Reads ``VLSNLOG_TLS_CA``, ``VLSNLOG_TLS_CERT`` and ``VLSNLOG_TLS_KEY``."""
+        """Reads the paths from ``VLSNLOG_TLS_CA``, ``VLSNLOG_TLS_CERT`` and ``VLSNLOG_TLS_KEY``."""
         said = os.environ if environment is None else environment
         return cls(*(said.get(f"VLSNLOG_TLS_{name}", "") for name in ("CA", "CERT", "KEY")))
 
     def stamp(self) -> tuple[object, ...]:
-        """Returns what changes when a file is replaced or written. A file that is not there has ``None``."""
+        """Returns a value that changes when one of the files is replaced or written. A missing file counts as None."""
         found: list[object] = []
         for path in (self.ca, self.cert, self.key):
             try:
@@ -42,7 +43,8 @@ class TlsFiles:
 
 
 def calling(context: C, files: TlsFiles) -> C:
-    """Makes ``context`` one of a client: chain and host of the other side are verified. Raises ``BadArgument``."""
+    """Configures ``context`` for a client: the certificate chain and the host name of the server are verified. Raises
+    ``BadArgument``."""
     restrict(context)
     if files.ca:
         trust(context, files.ca)
@@ -54,13 +56,13 @@ def calling(context: C, files: TlsFiles) -> C:
 
 
 def restrict(context: ssl.SSLContext) -> None:
-    """Allows TLS from 1.2 on only."""
+    """Allows only TLS 1.2 and later."""
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
 
 
 def trust(context: ssl.SSLContext, path: str) -> None:
-    """Loads authorities. Raises ``BadArgument``."""
+    """Loads the trusted authorities from a file. Raises ``BadArgument``."""
     try:
         context.load_verify_locations(cafile=path)
     except (OSError, ValueError) as error:
@@ -68,7 +70,7 @@ def trust(context: ssl.SSLContext, path: str) -> None:
 
 
 def show(context: ssl.SSLContext, files: TlsFiles) -> None:
-    """Loads the own certificate and its key. Raises ``BadArgument``."""
+    """Loads this side's certificate and its key. Raises ``BadArgument``."""
     for name, path in (("tls_cert", files.cert), ("tls_key", files.key)):
         if not path:
             raise BadArgument(f"{name}: not given; a certificate and its key are named together")
@@ -79,7 +81,8 @@ def show(context: ssl.SSLContext, files: TlsFiles) -> None:
         except OSError as error:
             raise BadArgument(f"{name}: {path}: {_said(error, 'cannot be read')}") from None
     try:
-        context.load_cert_chain(files.cert, files.key, password=b"")  # else OpenSSL asks a terminal
+        # without a password argument, OpenSSL would ask for it on the terminal
+        context.load_cert_chain(files.cert, files.key, password=b"")
     except (OSError, ValueError) as error:
         said = _said(error, "they are no certificate in PEM and its key without a password")
         raise BadArgument(f"tls_cert, tls_key: {files.cert}, {files.key}: {said}") from None

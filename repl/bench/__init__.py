@@ -1,1 +1,2 @@
-"""The benchmark: works on a cluster, and the machine's own ceilings beside them."""
+"""The benchmark. It measures kinds of work on a cluster, and the speed of the machine's disk and sockets beside
+them."""

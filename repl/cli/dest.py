@@ -1,4 +1,4 @@
-"""``vlsnlog dest``: shows destinations and their messages, and changes them."""
+"""``vlsnlog dest``: creates, shows and changes destinations, and shows their messages."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ SETTINGS = (
     _setting("--max-out", click.IntRange(0, OUT_MAX), "Messages that may be out at once; 0 for no limit."),
     _setting("--dead-letter", None, "The key of its dead letters; dead_letter by default.", "KEY"),
 )
-"""The options of ``create``. Each has the name of the setting in a client."""
+"""The options of the command ``create``. Each has the name of the setting in a client."""
 
 
 @click.group(cls=Commands)
@@ -156,7 +156,7 @@ def resume(name: str, url: list[str], as_json: bool) -> int:
 
 @dest.asking(NAME, place_option("--to", help="The next message."))
 def move(name: str, to: int | str, url: list[str], as_json: bool) -> int:
-    """Begin at another VLSN; messages acknowledged from there on are delivered again."""
+    """Begin at another VLSN; every message from there on is delivered, acknowledged or not."""
     return _shown(ask_group(url, lambda log: log.destinations.move(name, to)), as_json)
 
 
@@ -192,7 +192,7 @@ def _shown(found: dict[str, Any], as_json: bool) -> int:
 
 
 def _blocked(told: dict[str, Any]) -> str | None:
-    """Returns why messages cannot be appended or delivered."""
+    """Returns why messages of a destination cannot be appended or delivered now; None if they can."""
     if told["paused"]:
         return "paused"
     return _full(told) or told["blocked_by"] or told.get("pages", {}).get("blocked_by") or None

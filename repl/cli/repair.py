@@ -1,4 +1,4 @@
-"""``vlsnlog repair``: replaces differing parts of a stopped node's copy with those of a majority's copies."""
+"""``vlsnlog repair``: replaces differing blocks of a stopped node's copy with those of a majority of the copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``vlsnlog truncate``: cuts a stopped node's log after a VLSN, or lifts its vote floor, on a person's order."""
+"""``vlsnlog truncate``: cuts a stopped node's log after a VLSN, or lifts the log's vote floor, on a person's order."""
 
 from __future__ import annotations
 
