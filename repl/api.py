@@ -96,8 +96,8 @@ class Pending(Protocol):
     def expire(self) -> None:
         """Ends the wait for the append: calls ``done`` with ``OutcomeUnknown``, unless ``done`` was called before.
 
-        An append that is queued and not sealed may be dropped. It is then answered with an error after which it is safe
-        to send it again.
+        An append that is queued and not sealed may be dropped. A dropped append is answered with an error after which
+        it is safe to send the append again.
         """
         ...
 
@@ -191,8 +191,8 @@ class ConsumerAt(msgspec.Struct, frozen=True):
 
     ``next`` is the VLSN that the consumer reads next, and ``term`` is the term of the VLSN before ``next`` (0: not
     known). ``at`` is the VLSN of the COMMIT that set the position, and ``by`` is the name of that change. ``lag_vlsns``
-    counts the durable VLSNs from the consumer's next DATA entry on, and ``lag_s`` is that entry's age in seconds. Each
-    of them is None if this node does not know it.
+    counts the durable VLSNs from the consumer's next DATA entry on, and ``lag_s`` is that entry's age in seconds. A lag
+    is None if this node does not know it.
     """
 
     name: str
@@ -212,8 +212,8 @@ class ConsumerChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     at: int | None = None
     by: str = ""
     term: int = 0
-    """The term of the VLSN before ``next``. The caller sets it only for a position in another group's log; for its own
-    log the node finds the term."""
+    """The term of the VLSN before ``next``. The caller sets ``term`` only for a position in another group's log; for
+    its own log the node finds the term."""
 
 
 class SinkAt(msgspec.Struct, frozen=True):

@@ -187,8 +187,8 @@ class JsonLinesOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields
 
     directory: str
     rotate_bytes: Annotated[int, msgspec.Meta(ge=64 * KIB, le=256 * MIB)] = 64 * MIB
-    """A file is closed once it has this many bytes. It may exceed the limit by the events of one call, which are 4 MiB
-    or one entry."""
+    """A file is closed once it has this many bytes. A file may exceed the limit by the events of one call, which are 4
+    MiB or one entry."""
     rotate_s: Annotated[float, msgspec.Meta(ge=1.0, le=31 * 86_400.0)] = 3600.0
     """A file is closed this many seconds after its first event, even if no other event comes."""
     compress: Literal["none", "gzip"] = "none"
@@ -315,13 +315,14 @@ class PostgresOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=
     password_env: str = ""
     """The name of the node's environment variable with the password. Set either this or ``password_file``."""
     table: str = "vlsnlog_events"
-    """The table for the rows. Write its schema before it, unless it is in the first schema of the search path."""
+    """The table for the rows. Write the table's schema before its name, unless the table is in the first schema of the
+    search path."""
     positions_table: str = "vlsnlog_positions"
     create: bool = True
     """Whether missing tables are created."""
     connect_timeout_s: Annotated[float, msgspec.Meta(ge=1.0, le=10.0)] = 5.0
     timeout_s: Annotated[float, msgspec.Meta(ge=1.0, le=50.0)] = 30.0
-    """A transaction may take this many seconds. After that its connection is closed."""
+    """A transaction may take this many seconds before its connection is closed."""
 
     def check(self) -> None:
         if find_spec("psycopg") is None:
@@ -407,7 +408,7 @@ def _check_node(url: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Shipped:
-    """One consumer that is part of vlsnlog. ``run_on`` is where it must run, and ``why`` is the reason."""
+    """One consumer that is part of vlsnlog. ``run_on`` is where the consumer must run, and ``why`` is the reason."""
 
     options: type[Checked]
     run_on: str

@@ -1,4 +1,4 @@
-"""A local cluster. Its nodes are child processes, each with a directory of its own.
+"""A local cluster, whose nodes are child processes, each with its own directory.
 
     DIR/group.key      the key with which its nodes know each other
     DIR/n1/node.toml   its settings; paths in it are relative to it, so a copied directory is a node of its own
@@ -72,7 +72,7 @@ class Node:
         self.url = url
         self.environment = dict(environment or {})
         self.python = sys.executable
-        """The Python interpreter that runs the node. It may have another vlsnlog installed."""
+        """The Python interpreter that runs the node; a different vlsnlog may be installed for it."""
         self._launcher = tuple(launcher)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -91,7 +91,7 @@ class Node:
         return None if self._process is None else self._process.poll()
 
     def how_it_ended(self) -> str:
-        """Returns ``ended with status 2`` or ``was ended by SIGKILL``. Call it once the process has ended."""
+        """Returns ``ended with status 2`` or ``was ended by SIGKILL``. Call this once the process has ended."""
         assert self.ended is not None
         if self.ended >= 0:
             return f"ended with status {self.ended}"
@@ -177,8 +177,8 @@ class Cluster:
 
     async def serving(self) -> str:
         """Returns the master's name once the master accepts appends with a majority. A node that leads may not have a
-        majority yet. So this waits until its durable end (DTVLSN) reaches, in its own term, the last VLSN that its log
-        had when it was first seen as master."""
+        majority yet. So this call waits until the master's durable end (DTVLSN) reaches, in its own term, the last VLSN
+        that its log had when it was first seen as master."""
         seen: dict[tuple[str, int], int] = {}
         endpoints = Endpoints(self._network, self.urls)
         while True:

@@ -1,7 +1,7 @@
 """The settings of a node and of the commands, and where they come from.
 
-The sources of a setting, strongest first: the flag, the variable ``VLSNLOG_<NAME>``, the TOML file, the default. All of
-them use the same name (``--segment-bytes``, ``VLSNLOG_SEGMENT_BYTES``, ``segment_bytes``). Sizes may be written as
+The sources of a setting, strongest first: the flag, the variable ``VLSNLOG_<NAME>``, the TOML file, the default. All
+sources use the same name (``--segment-bytes``, ``VLSNLOG_SEGMENT_BYTES``, ``segment_bytes``). Sizes may be written as
 ``64MiB``. Paths in a file are relative to that file, so that a copied directory is a separate node:
 
     name = "n1"                        group = "demo"
@@ -32,7 +32,7 @@ ENVIRONMENT_PREFIX: Final = "VLSNLOG_"
 DEFAULT_URL: Final = "http://127.0.0.1:7701"
 DEFAULT_GROUP: Final = "vlsnlog"
 FILE_ONLY: Final = frozenset({"cdc"})
-"""Settings that are TOML tables. They have neither a flag nor an environment variable."""
+"""Settings that are TOML tables, and so have neither a flag nor an environment variable."""
 LOG_FORMATS: Final = ("text", "json")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 CONFIG_BYTES_MAX: Final = 1 << 20

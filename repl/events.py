@@ -6,9 +6,9 @@ of each kind.
 
 The level of an event tells an operator what to do: INFO nothing, WARNING look, ERROR act. If the same state is reported
 again, the reports are one event. Each report moves the event to the next number, with ``count``, and with the time of
-the first report in ``since``. Its line is logged when the count is a power of two.
+the first report in ``since``. A repeated event is logged again only when its count is a power of two.
 
-The names of events are stable, so searches of a log still work after an upgrade. ``KINDS`` lists them, and
+The names of events are stable, so searches of a log still work after an upgrade. ``KINDS`` lists all events, and
 docs/operating.md explains each.
 """
 

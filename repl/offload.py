@@ -14,7 +14,7 @@ WORKERS = ("keeper", "writer", "reads", "feeds", "scrub", "cdc", "pages", "page_
 
 
 def settle(future: asyncio.Future[T]) -> Callable[[T], None]:
-    """Makes a callback that sets the result of ``future``. It has no effect if the future is complete or cancelled."""
+    """Makes a callback that sets the result of ``future``, unless the future is complete or cancelled."""
 
     def call(result: T) -> None:
         if not future.done():
@@ -24,7 +24,7 @@ def settle(future: asyncio.Future[T]) -> Callable[[T], None]:
 
 
 def settle_error(future: asyncio.Future[T]) -> Callable[[BaseException], None]:
-    """Makes a callback that sets an error on ``future``. It has no effect if the future is complete or cancelled."""
+    """Makes a callback that sets an error on ``future``, unless the future is complete or cancelled."""
 
     def call(error: BaseException) -> None:
         if not future.done():

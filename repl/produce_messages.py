@@ -1,13 +1,14 @@
 """The messages of ``WS /v1/produce``, as client and server build and read them. Numbers are little-endian.
 
-Client to server: each message is one append. It has a 16-byte header, then one batch (``vlsn/format/batch.py``).
+Client to server: each message is one append. A client's message has a 16-byte header, then one batch
+(``vlsn/format/batch.py``).
 
     0    1    2          4          8       16
     |type|acks|durability|timeout_ms|   id   | batch …        type 1; acks 0 none, 1 majority, 2 all
 
-``durability`` 0 is the group's setting. Otherwise the low byte is the master's durability and the high byte the
-replicas', each 1 no_sync, 2 write_no_sync, 3 sync. It is known from level 2 on; an older server ends the connection if
-it is not 0.
+``durability`` 0 is the group's setting. In any other ``durability`` the low byte is for the master and the high byte
+for the replicas, each 1 no_sync, 2 write_no_sync, 3 sync. The field is known from level 2 on; an older server ends the
+connection if it is not 0.
 
 Type 2 is a producer's append: after ``id`` comes ``born``, a u64, then the batch at 24. ``born`` is a VLSN that was
 durable before the producer's first submission, the same in all of its messages. By ``born`` the node distinguishes a
@@ -19,8 +20,9 @@ the transaction was never sent before, ``born`` may be ``NUMBER_MAX``, because t
 is known from level 2 on (``level`` in a status); an older server ends the connection for it.
 
 Type 4 is a whole transaction that also sets positions of consumers, or states of sinks. After ``sequence`` come
-``sets_bytes``, a u64, then JSON as in the body of a staged commit, padded with zeros to 8. Then comes the batch, or
-nothing for a COMMIT alone. A client requests type 4 by ``?types=4`` at the upgrade, which an older server refuses.
+``sets_bytes``, a u64, then JSON as in the body of a staged commit, padded with zeros to 8. After the JSON comes the
+batch, or nothing for a COMMIT alone. A client requests type 4 by ``?types=4`` at the upgrade, which an older server
+refuses.
 
 Server to client: each message has one or more answers, in the order of the requests. An answer is 40 bytes, then
 ``problem_bytes`` of a problem document, padded with zeros to 8.
@@ -28,9 +30,9 @@ Server to client: each message has one or more answers, in the order of the requ
     0       8      9       10     12            16     24      32     40
     |   id  |status|durable|synced|problem_bytes| term | first | last | problem …
 
-``durable``: bit 0 says whether the append is durable. Above it is the durability at which the append was answered, two
-bits for the master and two for the replicas, each 0 sync, 1 write_no_sync, 2 no_sync.
-``status``: 0 done, 1 refused, 2 done before (a producer's duplicate: term and VLSNs are the original's).
+``durable``: bit 0 says whether the append is durable. The bits above bit 0 are the durability at which the append was
+answered, two bits for the master and two for the replicas, each 0 sync, 1 write_no_sync, 2 no_sync. ``status``: 0 done,
+1 refused, 2 done before (a producer's duplicate: term and VLSNs are the original's).
 
 1. Ids rise by one from any start.
 2. Answers come in the order of the ids.

@@ -34,7 +34,7 @@ class Shared(Generic[T]):
         return await asyncio.shield(self._next)
 
     def close(self, error: BaseException) -> None:
-        """Ends the running call. Its callers and all later callers get ``error``."""
+        """Ends the running call. The callers of the running call, and all later callers, get ``error``."""
         self._closed = error
         if self._task is not None:
             self._task.cancel()

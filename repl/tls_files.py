@@ -1,5 +1,5 @@
-"""The PEM files of TLS, and contexts made from them. A node uses them in ``repl.net.tls``; audits use them for their
-calls."""
+"""The PEM files of TLS, and contexts made from them. A node uses the contexts in ``repl.net.tls``; an audit uses them
+for its calls."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The blocks of one segment, in columns. The headers, checks and digests of all blocks are computed at once.
 
-Headers are checked column by column, with the rules of ``vlsn.format.block.decode_header``. Bodies are checked by their
-crc.
+Headers are checked column by column, with the rules of ``vlsn.format.block.decode_header``. The bodies of blocks are
+checked by their crc.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""Checks one segment: every frame and block. It also collects the facts that the check of the neighbouring segments
-needs.
+"""Checks one segment: every frame and block. The check also collects the facts that checks of the neighbouring segments
+need.
 
     frames ─► crc, padding ─► blocks ─► header crc, body crc, lengths ─► visible ─► follow on, terms ─► digests
 
 Nothing is reported twice: a damaged frame is one finding, which covers the missing VLSNs at that frame. The finding's
-VLSN comes from the block header if the header is intact. Otherwise it is the VLSN that is due at that place.
+VLSN comes from the block header if the header is intact. If the header is damaged, the finding has the VLSN that is due
+at that place.
 
-``joints`` receives the results of all segments. It checks that each segment continues the one before, and that
-overmarks (flags on rolled-back frames) have rollback records. Such a record may be in another segment.
+Module ``joints`` receives the results of all segments, and checks that each segment continues the one before. It also
+checks that overmarks (flags on rolled-back frames) have rollback records, which may be in another segment.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def check_segment(
     ]
     if plain is not None:
         fill([(int(visible.offsets[row]), int(visible.ends[row])) for row in sampled(visible)])
-    told = {"faults": (), "repeated": ()}  # empty, because these faults are among the findings
+    told = {"faults": (), "repeated": ()}  # empty, because faults of this kind are among the findings
     return SegmentAudit(
         **{name: told.get(name, getattr(facts, name)) for name in Facts.__slots__},
         source=part.source,

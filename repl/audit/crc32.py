@@ -1,7 +1,7 @@
-"""CRC-32, the second of the checksums that compare copies. It is computed by ISA-L where that is installed, otherwise
-by zlib.
+"""CRC-32, the second of the checksums that compare copies. The library ISA-L computes the CRC-32 if it is installed,
+otherwise zlib.
 
-Both libraries return the same numbers. ISA-L uses the processor's own instructions: it checks blocks of 6 KB at 30
+ISA-L and zlib return the same numbers. ISA-L uses the processor's own instructions: it checks blocks of 6 KB at 30
 GB/s, zlib at 4 GB/s (``make bench-audit`` shows the effect on an audit). ``vlsnlog[spark]`` installs ISA-L.
 """
 

@@ -1,9 +1,9 @@
 """Finds the first difference in a range of VLSNs whose digests are not equal: the VLSN, and both values.
 
-Each such range has its own task, which reads only the frames of that range from every source. The content that most
-copies have is the *model*. If two contents are in equally many copies, the first source's content is the model. A block
-that is damaged in a copy, or missing at the copy's edge, is a finding already and ignored here, unless the other copies
-have a block with another name at that place.
+Each range that differs has its own task, which reads only the frames of that range from every source. The content that
+most copies have is the *model*. If two contents are in equally many copies, the first source's content is the model. A
+block that is damaged in a copy, or missing at the copy's edge, is a finding already and ignored here, unless the other
+copies have a block with another name at that place.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from vlsn.verify.inspection import Rule
 
 _BYTES = {"key", "value"}
 RANGES_SHOWN = 16
-"""The most ranges that are searched for their first difference. If more ranges differ, they are only counted."""
+"""The most ranges that are searched for their first difference. Further ranges that differ are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +149,8 @@ def _first_byte(one: bytes | None, two: bytes | None) -> int:
 
 
 def _is_replaceable(model: _Located, other: _Located, sources: Sequence[Source]) -> bool:
-    """Returns whether a repair may write the model's block over the other block. Both must have the same size, and no
-    record outside the log may be derived from either."""
+    """Returns whether a repair may write the model's block over the other block. The two blocks must have the same
+    size, and no record outside the log may be derived from either block."""
     heads = [_header(each, sources) for each in (model, other)]
     return padded(model.size) == padded(other.size) and not any(head is None or is_summed_up(head) for head in heads)
 

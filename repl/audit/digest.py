@@ -89,7 +89,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sum(self) -> RangeDigest:
-        """Returns the digest of the range. This share must contain all blocks of the range."""
+        """Returns the digest of the range. The share must contain all blocks of the range."""
         digest = sha256(b"".join(map(_hashed, self.pieces))).digest()
         return RangeDigest(self.range, self.entries, self.blocks, digest)
 

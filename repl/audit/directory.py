@@ -46,22 +46,22 @@ from vlsn.verify.inspection import Rule
 from vlsn.verify.segment_chain import Link, Stated, Stray, log_chain, read_stated, rollback_starts
 
 HEAD_BYTES: Final = 1 << 20
-"""The bytes of a segment that are read first. They nearly always contain the first block."""
+"""The bytes of a segment that are read first; nearly always, these bytes contain the first block."""
 PIECE_BYTES: Final = 1 << 20
 _KINDS: Final = {".vlog": "segments", ".vidx": "sidecars"}
 _ASIDE: Final = re.compile(r"\.(cut|damaged)-|\.old\b")
 TAIL_BYTES: Final = 8 << 20
-"""The bytes before the end of the log that are searched for the highest DTVLSN. It is nearly always in the last block,
-because the DTVLSN rises."""
+"""The bytes before the end of the log that are searched for the highest DTVLSN. The highest DTVLSN is nearly always in
+the last block, because the DTVLSN rises."""
 
 
 @dataclass(frozen=True, slots=True)
 class DirectorySource:
     path: str
-    """The absolute path. It is absolute because a task has another working directory."""
+    """The absolute path, because a task has another working directory."""
     text: str
     held: bool = False
-    """True if this process holds the directory's lock. Then no node runs on the directory."""
+    """True if this process holds the directory's lock, so that no node runs on the directory."""
 
     @property
     def near(self) -> bool:

@@ -12,7 +12,7 @@ from vlsn.verify.facts import FAULTS_MAX
 from vlsn.verify.inspection import Fault
 
 FINDINGS_MAX: Final = FAULTS_MAX
-"""The most findings of one rule for one segment. If there are more, they are only counted."""
+"""The most findings of one rule for one segment. Further findings of the rule are only counted."""
 VALUE_BYTES_SHOWN: Final = 200
 _BYTES_BEFORE: Final = 40
 _TIMES: Final = frozenset({"time", "modified_us", "modified_us_then"})
@@ -69,9 +69,9 @@ def _moment(us: int) -> str:
 
 
 def shown(name: str, data: bytes | None, at: int = 0) -> dict[str, Any]:
-    """Returns at most 200 bytes of ``data`` as JSON has them: as text, or as base64 under ``name_b64``. These are the
-    first 200 bytes if byte ``at`` is among them. Otherwise they begin shortly before ``at``, and ``name_from`` is the
-    index of the first one."""
+    """Returns at most 200 bytes of ``data`` as JSON has them: as text, or as base64 under ``name_b64``. The first 200
+    bytes are returned if byte ``at`` is among them. Otherwise the returned bytes begin shortly before ``at``, and
+    ``name_from`` is the index of the first one."""
     if data is None:
         return {name: None}
     start = 0 if at < VALUE_BYTES_SHOWN else at - _BYTES_BEFORE

@@ -27,7 +27,7 @@ from repl.audit.source import Unreadable
 
 PART_BYTES: Final = 16 << 20
 LINE_BYTES_MAX: Final = 8 << 20
-"""The most bytes of a line. It is enough for the largest entry and its key as JSON text with every byte escaped."""
+"""The most bytes of a line: enough for the largest entry and its key as JSON text with every byte escaped."""
 DIGESTS_A_VLSN: Final = 2
 """The most digests that are kept for one VLSN. Two different digests are a finding already. The limit keeps an unusual
 file from making a task large."""
@@ -171,7 +171,7 @@ def _columns(data: bytes, part: HistoryPart) -> dict[str, Any]:
 
 
 def _digests(columns: dict[str, Any], part: HistoryPart) -> U64:
-    """Returns each line's digest. It is in the line, or is computed from the line's value and key."""
+    """Returns each line's digest, which is in the line or is computed from the line's value and key."""
     given = columns["digest"]
     found = np.empty(len(given), np.uint64)
     stated = given.is_valid().to_numpy(zero_copy_only=False)

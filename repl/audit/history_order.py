@@ -4,9 +4,8 @@
             8  sent 1.2  acked 1.3      right: both were under way at once
             9  sent 0.2  acked 0.9      wrong: 9 was acknowledged before 7 was sent, so it must have the lower VLSN
 
-So, in the order of VLSNs, no append may be acknowledged before the latest ``sent`` of the appends before it. Each task
-checks a range of VLSNs. The driver gets two lines of every range, and compares them with the lines of the ranges
-before.
+So, in the order of VLSNs, no append may be acknowledged before any append with a lower VLSN was sent. Each task checks
+a range of VLSNs. The driver gets two lines of every range, and compares them with the lines of the ranges before.
 """
 
 from __future__ import annotations

@@ -62,11 +62,11 @@ R = TypeVar("R")
 GROUPS_MAX: Final = 1024
 """The most tasks that compare a history with the copies."""
 HISTORY_FINDINGS_MAX: Final = 1000
-"""The most findings about the history that a report lists. All of them are counted."""
+"""The most findings about the history that a report lists; all findings are counted."""
 _COUNTED: Final = ("appends", "everywhere", "cleaned", "once", "reads")
 _OF_ORDER: Final = (Rule.GAP, Rule.OVERMARK, Rule.CONTIGUITY, Rule.TERM_ORDER)
-"""Rules about the order of the log. If one of them fails, the log's terms must differ from those in ``state``, so that
-is not reported too."""
+"""Rules about the order of the log. If one of these rules fails, the log's terms must differ from those in ``state``,
+so that difference is not reported as well."""
 _OF_ROLLBACKS: Final = (Rule.OVERMARK, Rule.CONTIGUITY, Rule.TERM_ORDER, Rule.PRODUCER_SEQUENCE)
 
 
@@ -219,7 +219,7 @@ def audit(
 
 
 class _Audit:
-    """One audit. It keeps the parts of each copy that were read, in the order of ``sources``, and the findings."""
+    """One audit, with its findings and the parts of each copy that were read, in the order of ``sources``."""
 
     def __init__(self, sources: list[Source], jobs: Jobs, since: Since | None, checksums: Checksums) -> None:
         """Surveys the sources and reads them."""

@@ -77,7 +77,7 @@ _PLAIN: Final = build_opener(ProxyHandler({}))
 
 
 _GIVEN_UP: Final[set[str]] = set()
-"""Nodes that have not answered this process. Such a node is called only once, without retries, until it answers."""
+"""Nodes that have not answered this process. A node in this set is called without retries, until it answers."""
 
 
 class _Again(Exception):

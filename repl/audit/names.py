@@ -1,8 +1,8 @@
 """Checks the names of blocks. A block's name is its term and its first VLSN. All blocks with one name must have the
 same content, on every node, always, even if they were rolled back.
 
-This check finds two masters in one term, or a master that seals a second block under a name that it has used, even if
-nothing was acknowledged. ``difference`` compares visible blocks with each other. This module compares visible blocks
+Checking names finds two masters in one term, or a master that seals a second block under a name that it has used, even
+if nothing was acknowledged. ``difference`` compares visible blocks with each other. This module compares visible blocks
 with rolled-back blocks, and compares the blocks above the common DTVLSN with each other:
 
     n1   … 40 │ 41 42           (term 3) above the compared VLSNs: the ranges' digests differ, so names are checked
@@ -61,7 +61,7 @@ def reused(task: RangeTask, sources: Sequence[Source]) -> list[Finding]:
     for row in np.flatnonzero(same & (rows["digest"][1:] != rows["digest"][:-1])).tolist():
         named = rows[(rows["first"] == rows["first"][row]) & (rows["term"] == rows["term"][row])]
         model = named[named["digest"] == most(named["digest"])[0]][0]
-        compared = named["visible"] & inside(named, task)  # module ``difference`` compares these blocks
+        compared = named["visible"] & inside(named, task)  # left to module ``difference``
         odd = named[(named["digest"] != model["digest"]) & ~(compared & model["visible"] & inside(model, task))]
         if len(odd):
             return [difference(task, model, other, sources, Rule.NAME_REUSED) for other in odd]

@@ -49,14 +49,14 @@ class Part:
     damaged."""
     prev_last_vlsn: int
     readable: bool = True
-    """True if the header page is intact. Otherwise ``salt`` is found from the segment's frames."""
+    """True if the header page is intact. If the header page is damaged, ``salt`` is found from the segment's frames."""
     indexed: bool = False
     """True if the index must be complete for this segment, because opening the log does not read the segment again."""
     buckets: tuple[int, int] = (0, 0)
     """The begins of the first and the last bucket of the index that point into this segment; (0, 0) for none."""
     newest: bool = False
-    """True if no segment followed at the survey. Then this segment may be written, closed and get a sidecar (index
-    file) while the audit reads it."""
+    """True if no segment followed at the survey. Such a segment may be written, closed and get a sidecar (index file)
+    while the audit reads it."""
     modified_us: int = 0
     """The time of the file's last write; 0 if unknown."""
 

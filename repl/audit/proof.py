@@ -34,9 +34,9 @@ from vlsn.format.segment import segment_name
 from vlsn.verify.frames import Bools
 
 FAILED: Final = -1
-"""A key in place of a range. Its value is the reason why a part of the history could not be read."""
+"""A key in place of a range, for the reason why a part of the history could not be read."""
 ONCE: Final = -2
-"""A key in place of a range. Its value is the number of lines that say ``once``."""
+"""A key in place of a range, for the number of lines that say ``once``."""
 READS: Final = 1 << 60
 TIMES: Final = 1 << 61
 """Offsets that are added to a range's key: one for the range's reads, one for the times of its appends."""
@@ -48,8 +48,7 @@ THERE: Final = np.dtype([("vlsn", "<u8"), ("digest", "<u8"), ("number", "<u4"), 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What one copy contains: it must have every VLSN from ``first`` to ``durable``, and may have VLSNs up to
-    ``last``."""
+    """The contents of one copy: every VLSN from ``first`` to ``durable``, and perhaps VLSNs up to ``last``."""
 
     first: int
     durable: int
@@ -207,8 +206,7 @@ def _finding(source: Source, append: Any, found: NDArray[np.void]) -> Finding:
 
 
 def _as_read(finding: Finding) -> Finding:
-    """Turns a finding about an append into a finding about a read. It applies because readers see only durable
-    entries."""
+    """Turns a finding about an append into a finding about a read, because readers see only durable entries."""
     return replace(finding, rule=READ, detail=finding.detail.replace("acknowledged", "read"))
 
 

@@ -9,7 +9,7 @@ A majority is more than half of the copies in the report. One of two copies is n
 right copy. The repair replaces only blocks that were compared: durable, in every copy's range, and not part of a
 rollback.
 
-The repair reads one segment at a time, of this copy and of one other copy. It keeps the bytes to write in memory.
+The repair reads one segment at a time, of this copy and of one other copy. The bytes to write are kept in memory.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairPlan:
-    """The changes that a repair would make, checked to the last byte. None of them is made yet."""
+    """The changes that a repair would make, checked to the last byte, but not made yet."""
 
     node: str
     source: str
@@ -354,8 +354,8 @@ class _Copy:
 
 
 def _log_end(part: Part, frames: Frames) -> int:
-    """Returns the highest offset up to which a record says that the segment was synced. It is needed because damage may
-    hide the end of the log."""
+    """Returns the highest offset up to which a record says that the segment was synced. The segment's own bytes may not
+    show the end of the log, because of damage."""
     synced = frames.headers["synced"][frames.good]
     return max(frames.end, part.stated, int(synced.max()) if len(synced) else 0)
 

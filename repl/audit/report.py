@@ -13,8 +13,9 @@
 finding may be outside the compared range (a damaged block above the common DTVLSN), so the exit status depends on
 ``equal`` and on the findings.
 
-``chain`` is a digest of two values: the chain of the range before, and this range's digest. So one number covers all
-compared ranges. ``open`` is the last range, which may continue: a later audit adds the blocks that it reads there.
+``chain`` is a digest of two values: the chain of the range before, and this range's digest. The chain of the last range
+covers all compared ranges. ``open`` is the last range, which may continue: a later audit adds the blocks that it reads
+there.
 
 ``not_audited`` names the parts that could no longer be read. A report with such parts is ``partial``, never ``equal``.
 A later audit does not continue it, and a repair refuses it.
@@ -38,7 +39,7 @@ REPORT_VERSION: Final = 2
 _REFUSED: Final = {1: "its digests are sums of 64 bits, which a forged block may keep: audit again"}
 """The reasons for refusing reports of old versions, by version number."""
 REPORT_BYTES_MAX: Final = 1 << 30
-"""The most bytes of a report that are read. This is enough for some millions of segments."""
+"""The most bytes of a report that are read: enough for some millions of segments."""
 _SUMMARY: Final = ("source", "node", "first", "last", "dtvlsn", "bytes", "blocks", "entries", "live", "torn_tail")
 """The fields of a copy that the short form of the report has."""
 
@@ -60,7 +61,7 @@ class RangeRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """VLSNs that are missing in a copy between its first and its last VLSN. Both bounds are inclusive."""
+    """VLSNs that are missing in a copy between its first and its last VLSN; ``first`` and ``last`` are inclusive."""
 
     first: int
     last: int
@@ -218,8 +219,8 @@ class HistoryReport(msgspec.Struct, frozen=True, kw_only=True):
     cleaned: int
     """The number of appends that some copy has cleaned away: they are below its first VLSN."""
     once: int
-    """The number of lines that say ``once``. The digest of such a line may occur only at the line's VLSN. If the line
-    has no VLSN, the digest may not occur at all."""
+    """The number of lines that say ``once``. The digest of a line with ``once`` may occur only at the line's VLSN. If
+    the line has no VLSN, the digest may not occur at all."""
     reads: int = 0
     """The number of lines that say ``read``."""
     findings: int

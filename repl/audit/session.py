@@ -31,8 +31,8 @@ from repl.audit.workers import equip
 T = TypeVar("T")
 R = TypeVar("R")
 Progress = Callable[[str, int, int], None]
-"""A callback. Its arguments are the running step, the number of finished tasks of the step, and the number of all its
-tasks."""
+"""A callback for progress. The arguments are the running step, the number of finished tasks of the step, and the number
+of all its tasks."""
 
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 _PERIOD_S: Final = 0.2

@@ -9,8 +9,8 @@
    kept are read. A changed segment among kept ones is read alone.
 2. In every segment that is read again, the blocks up to the earlier end must have the earlier digest. If a segment has
    a new salt, but other segments of the log have their earlier salts, the segment's number was reused.
-3. With ``deep`` every segment is read, so whole ranges are compared, too. This finds a change that was made to all
-   copies alike.
+3. With ``deep`` every segment is read, so whole ranges are compared, too. Reading whole ranges finds a change that was
+   made to all copies alike.
 
 An audit does not continue a report with findings, because these findings would be forgotten.
 """

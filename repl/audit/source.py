@@ -1,7 +1,7 @@
 """Sources: an audit reads each copy of the log from a source, which is a directory or a live node over HTTP.
 
-A source is a small value that is sent to the tasks; it opens files or connections only in the task. Both kinds return
-the same bytes: the segment files, up to the synced end. A source never writes.
+A source is a small value that is sent to the tasks; it opens files or connections only in the task. Both kinds of
+source return the same bytes: the segment files, up to the synced end. A source never writes.
 """
 
 from __future__ import annotations

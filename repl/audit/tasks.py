@@ -1,7 +1,7 @@
 """The work of an audit's tasks: they survey a source, read and check segments, and search ranges for differences.
 
-If a source cannot be read, the task returns a ``Failure``. It raises no exception, because Spark would run the task
-again and then end the job.
+If a source cannot be read, the task returns a ``Failure``. A task raises no exception for it, because Spark would run
+the task again and then end the job.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ class Missed:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The part of a copy that was read. ``segments`` were read; ``runs`` are groups of them without a missing segment
-    in between. ``spans`` are the VLSNs, ascending, that the ``missing`` segments may contain."""
+    """The part of a copy that was read. ``segments`` were read; ``runs`` are groups of these segments without a missing
+    one in between. ``spans`` are the VLSNs, ascending, that the ``missing`` segments may contain."""
 
     segments: list[SegmentAudit]
     runs: list[list[SegmentAudit]]

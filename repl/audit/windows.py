@@ -5,7 +5,7 @@
 
 A buffer as large as a segment would be written and read at half of that speed. For most segments the check needs only
 headers and checksums. Some windows have more: local records, producers, transactions, members, or blocks whose entries
-are sampled. Such a window is copied to its place in the segment's buffer, where the check finds it.
+are sampled. A window with more is copied to its place in the segment's buffer, where the check finds it.
 
 A segment with any fault is read as a whole by ``read_frames`` instead.
 """

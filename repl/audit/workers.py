@@ -1,7 +1,8 @@
 """Sets the interpreter and the packages of Spark's Python workers, before the first of this project's tasks runs.
 
-PySpark starts its workers with ``python3`` of the PATH unless ``PYSPARK_PYTHON`` says otherwise. That may be another
-interpreter than the driver's, one without ``repl``. If ``PYSPARK_PYTHON`` is set, it is not changed.
+PySpark starts its workers with ``python3`` of the PATH unless ``PYSPARK_PYTHON`` says otherwise. The ``python3`` of the
+PATH may be another interpreter than the driver's, one without ``repl``. This module does not change a
+``PYSPARK_PYTHON`` that is set.
 
     local      the workers get the path of these packages
     cluster    the packages are sent as ``vlsnlog.zip``, made of their sources or of the wheel that they came in,

@@ -1,2 +1,1 @@
-"""The benchmark. It measures kinds of work on a cluster, and the speed of the machine's disk and sockets beside
-them."""
+"""The benchmark: measures kinds of work on a cluster, and the speed of the machine's disk and sockets."""

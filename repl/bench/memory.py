@@ -61,8 +61,8 @@ def memory_bytes(field: str, meminfo: Path = Path("/proc/meminfo")) -> int:
 
 
 class Reserve:
-    """A reserve of about ``bytes_max`` bytes, at most ``AVAILABLE_FRACTION`` of the available memory. Within its
-    context the object holds the memory that is not freed yet."""
+    """A reserve of about ``bytes_max`` bytes, at most ``AVAILABLE_FRACTION`` of the available memory. A ``Reserve`` is
+    a context manager; within the context it holds the memory that is not freed yet."""
 
     def __init__(
         self, bytes_max: int, *, chunk_bytes: int = CHUNK_BYTES, lead_bytes: int = LEAD_BYTES,

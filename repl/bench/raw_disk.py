@@ -21,8 +21,8 @@ def synced_writes(directory: Path, size: int, count: int) -> Floats:
     """Returns the milliseconds that each write of ``size`` bytes with its ``fdatasync`` takes, one write after the
     other.
 
-    The writes go to a temporary file of zeros in ``directory``. There are ``count`` of them, or fewer if
-    ``SECONDS_MAX`` is over before, but at least ``WRITES_MIN``.
+    The writes go to a temporary file of zeros in ``directory``. There are ``count`` writes, or fewer if ``SECONDS_MAX``
+    is over before, but at least ``WRITES_MIN``.
     """
     with tempfile.NamedTemporaryFile(dir=directory, prefix="ceiling-") as file:
         descriptor = file.fileno()

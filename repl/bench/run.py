@@ -38,7 +38,8 @@ class BenchOptions:
     """The durability that each append requests; None for the group's setting."""
     bytes_max: int = BYTES_MAX
     touch_memory: bool = True
-    """Whether memory is used once before a temporary cluster starts (see ``memory``). It has no effect with ``url``."""
+    """Whether memory is used once before a temporary cluster starts (see ``memory``). The option has no effect with
+    ``url``."""
 
 
 def run_bench(options: BenchOptions, works: Mapping[str, Work] = WORKS) -> BenchReport:

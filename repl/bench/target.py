@@ -1,7 +1,7 @@
 """The target of a benchmark: a cluster that runs at a URL, or a temporary cluster in its own directory.
 
-A temporary cluster consists of ordinary processes. Its nodes may be killed and started again. At the end it is removed
-together with its data.
+A temporary cluster consists of ordinary processes. Its nodes may be killed and started again. At the end a temporary
+cluster is removed together with its data.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Own:
 
     @property
     def last(self) -> Node:
-        """The node that a benchmark may kill and start. It is never the first master."""
+        """The node that a benchmark may kill and start; never the first master."""
         return self.cluster.nodes[-1]
 
     async def __aenter__(self) -> Self:
@@ -110,7 +110,7 @@ class Own:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     async def start(self, node: Node) -> float:
-        """Starts a node that has ended. Returns the seconds until it answered its first request."""
+        """Starts a node that has ended. Returns the seconds until the node answered its first request."""
         began = time.perf_counter()
         node.start()
         await self.cluster.answering(node)

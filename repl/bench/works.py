@@ -1,4 +1,4 @@
-"""The kinds of work that the benchmark puts on a cluster. Each is timed until its acknowledgements.
+"""The kinds of work that the benchmark puts on a cluster. Each work is timed until its acknowledgements.
 
     append     N writers, each awaits its append before the next, through the native client
     bulk       N batches under way at a time on one pipelined connection, each atomic
@@ -88,7 +88,7 @@ def batches(client: Client, size: int) -> Begin:
 
 
 async def timed(load: Load, begin: Begin) -> Outcome:
-    """Runs ``load.writers`` coroutines. Each of them makes one append at a time, by its call from ``begin``."""
+    """Runs ``load.writers`` coroutines. Each coroutine makes one append at a time, by its call from ``begin``."""
     values = load.values()
     samples = Samples()
     errors = 0

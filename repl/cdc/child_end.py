@@ -13,8 +13,8 @@ from repl.cdc.children import Child
 from vlsn.errors import ChannelClosed
 
 STOP_S = 10.0
-"""After STOP, the consumer has this many seconds to return from its call and from ``stop``. Then its process gets
-SIGTERM."""
+"""After STOP, the consumer has this many seconds to return from its call and from ``stop``. A consumer that takes
+longer gets SIGTERM."""
 TERMINATE_S = 5.0
 """Seconds between SIGTERM and SIGKILL. The node also waits this long after SIGKILL."""
 END_S = 2.0

@@ -3,14 +3,14 @@ commits.
 
     source ─► BLOCKS, at most a window that is not TAKEN ─► child        COMMIT ─► stored ─► COMMITTED
 
-1. The feed starts at the consumer's position in ARCHIVE mode (it reads segments). It changes between BUFFER mode (it
-   reads recent blocks in memory) and ARCHIVE (``feeder.source``).
+1. The feed starts at the consumer's position in ARCHIVE mode (it reads segments). Later the feed changes between BUFFER
+   mode (it reads recent blocks in memory) and ARCHIVE mode (``feeder.source``).
 2. Only durable entries are sent.
 3. If several commits wait, only the newest is stored. The hold that keeps the log from cleaning follows the stored
    position. However the child ends, its last commit is stored before the next child starts.
 4. A child that takes nothing for ``events_timeout_s``, or breaks the order of messages, is killed.
-5. ``Patience`` measures these times. If the node itself was stopped for a while (SIGSTOP, a paused machine), it does
-   not then treat its child as hung.
+5. Class ``Patience`` measures how long a child has taken. If the node itself was stopped for a while (SIGSTOP, a paused
+   machine), it does not then treat its child as hung.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ STORE_PERIOD_S = 0.02
 entry in the log. If several commits arrive in this time, only the newest is stored."""
 WATCH_S = 0.25
 LONG_CALL_S = 2.0
-"""If a consumer's call takes longer than this many seconds, its process gets the lowest priority until the process
-is replaced. Such a call may be an endless loop."""
+"""If a consumer's call takes longer than this many seconds, its process gets the lowest priority until the process is
+replaced. A long call may be an endless loop."""
 GAP_S = 2 * WATCH_S
 """A longer gap in seconds between two calls of ``look`` counts only as this much, because the node itself was
 stopped then."""
@@ -67,7 +67,7 @@ class ConsumerRefused(ConsumerFailed):
 
 
 class ConsumerWaits(ConsumerFailed):
-    """A consumer cannot continue now, because its target is not available. This does not count as a failure."""
+    """A consumer cannot continue now, because its target is not available; this does not count as a failure."""
 
     def __init__(self, reason: str, vlsn: int = 0, after_s: float = 0.0) -> None:
         super().__init__(reason, vlsn)
@@ -367,8 +367,8 @@ class ChildFeed:
         self._commit_came.set()
 
     async def _keep(self) -> None:
-        """Stores committed positions and reports them to the child. Before it returns, it stores the last committed
-        position."""
+        """Stores committed positions and reports them to the child. The last committed position is stored before this
+        method returns."""
         while not self._over:
             await self._commit_came.wait()
             self._commit_came.clear()
@@ -402,7 +402,8 @@ class ChildFeed:
         await asyncio.wait([keep])
 
     async def _watch(self) -> None:
-        """Kills a child that takes nothing. A child whose call takes long first gets the lowest priority."""
+        """Kills a child process that has taken no events for too long. A child whose call takes long first gets the
+        lowest priority."""
         demoted = False
         while True:
             await asyncio.sleep(WATCH_S)

@@ -22,7 +22,8 @@ class Child(Protocol):
         ...
 
     async def ended(self) -> int:
-        """Waits until the child has ended. Returns its exit status; a negative status means that a signal ended it."""
+        """Waits until the child has ended. Returns the child's exit status; a negative status means that a signal ended
+        it."""
         ...
 
     def demote(self) -> None:

@@ -32,15 +32,15 @@ class CdcContext:
     position_term: int = 0
     """The term of the entry before ``next``, or 0 if it is not known."""
     moved: bool = False
-    """True if a person has moved the consumer to ``next`` (``reset``, ``skip``). A consumer with its own position
-    must then continue at ``next`` instead."""
+    """True if a person has moved the consumer to ``next`` (``reset``, ``skip``). A consumer with its own position must
+    continue at ``next`` if ``moved`` is true."""
     moved_us: int = 0
     """The time of the person's order to move, in µs since the epoch; it identifies the order. The same order may be
     passed several times until the next commit. A consumer that stores this time beside its position can execute each
     order only once."""
     begins: bool = False
     """True if the consumer has never committed. Only then, or if ``moved`` is true, may a consumer with its own
-    position create that position. This is set with ``run_on = "master"`` only."""
+    position create that position. The field is set with ``run_on = "master"`` only."""
 
 
 class CdcEvents(Iterator[CdcEvent], Protocol):
@@ -49,7 +49,7 @@ class CdcEvents(Iterator[CdcEvent], Protocol):
     @property
     def next_vlsn(self) -> int:
         """The position after the last event taken, and after the log's own entries that follow that event. Returning
-        True commits this position. A consumer with its own position must store this value, not ``event.vlsn + 1``,
+        True commits this position. A consumer with its own position must store ``next_vlsn``, not ``event.vlsn + 1``,
         because cleaning may remove the entries between."""
         ...
 
@@ -103,4 +103,5 @@ class CdcConsumer:
         raise NotImplementedError(f"{type(self).__name__} has no on_events")
 
     def stop(self) -> None:
-        """Releases the consumer's resources. It is the last call. If the process is killed, it is not called."""
+        """Releases the consumer's resources. This is the last call to a consumer; a process that is killed does not get
+        it."""

@@ -1,8 +1,7 @@
 """The CDC consumers of one node: each has a record while the node runs, and a worker while the log is open.
 
-records   orders  invoices  mirror        settings, state, counts: from the node's start to its stop
-workers   orders  invoices                while one log is open; ``mirror`` runs on the master, and this node is not the
-master
+records   orders  invoices  mirror    settings, state, counts: from the node's start to its stop
+workers   orders  invoices            while one log is open; ``mirror`` runs on the master, which this node is not
 """
 
 from __future__ import annotations

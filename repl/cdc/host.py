@@ -1,4 +1,4 @@
-"""What CDC consumers use of their node: some parts exist as long as the node, others only while a log is open."""
+"""The parts of a node that its CDC consumers use. Some exist as long as the node, others only while a log is open."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@
 has set the position, so the group must record this number in place of another one.
 
 ``paused_us`` is the time when a person paused the consumer. ``moved_us`` is the time of a person's order that set the
-position, until the consumer's next commit. Both are zero in version 1.
+position, until the consumer's next commit. Version 1 of the file has zeros in place of ``paused_us`` and ``moved_us``.
 
 Each change is written to the older slot and synced (*commit point*: the return). Only then is the change reported. When
 the file is opened, the readable slot with the higher sequence is valid.

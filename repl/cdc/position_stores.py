@@ -4,7 +4,7 @@ Both kinds of store load the last position and store later positions. A position
 returns.
 
 Before a consumer receives its first event on a node, the group records the number of its position file (``Begun``). So
-a lost file is noticed:
+the loss of a position file is noticed:
 
     no file here       the node creates a file with a new number ─► the group has none: it records the number, begin
                                                                  ─► the group has another: that file is lost, parked
@@ -189,11 +189,11 @@ class LocalPositions:
 
 
 class ReplicatedPositions:
-    """A position that is stored in the group's log under the name ``cdc.NAME``. Every node has it, and on every node it
-    keeps the log from cleaning.
+    """A position that is stored in the group's log under the name ``cdc.NAME``. Every node has the position, and on
+    every node it keeps the log from cleaning.
 
-    A position stored by the master of an older term never becomes durable. If two workers start from the same
-    position, the second commit is refused. So a worker that was replaced notices that.
+    A position stored by the master of an older term never becomes durable. If two workers start from the same position,
+    the second commit is refused. So a worker notices that another worker has replaced it.
     """
 
     def __init__(self, consumers: NodePositions, name: str) -> None:

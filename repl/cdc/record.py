@@ -43,7 +43,7 @@ class CdcRecord:
     waits: int = 0
     """The number of times in a row that the consumer's target was not available, without a commit in between."""
     slow: int = 0
-    """The number of starts in a row that took too long, ``SLOW_MAX`` at most. Each of them doubles the time limit of
+    """The number of starts in a row that took too long, ``SLOW_MAX`` at most. Each slow start doubles the time limit of
     the next start."""
     moved: bool = False
     """True if a person has moved the consumer, and it has committed nothing since."""

@@ -401,7 +401,7 @@ class CdcWorker:
     # Failures of the consumer.
 
     async def _failed(self, reason: str, at: int) -> None:
-        """Counts a failure. Then pauses, or parks the consumer after too many failures."""
+        """Counts a failure. Pauses, or parks the consumer after too many failures."""
         record = self.record
         record.failures = record.failures + 1 if at <= record.failed_at else 1
         record.failed_at = at
@@ -570,7 +570,7 @@ class CdcWorker:
 
     @asynccontextmanager
     async def _halting(self) -> AsyncIterator[CdcRecord]:
-        """Stops the child for the time of an order. Afterwards the consumer runs again, unless it is paused or
+        """Stops the child for the time of an order. After the order the consumer runs again, unless it is paused or
         parked."""
         self._halted = True
         try:

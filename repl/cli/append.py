@@ -199,7 +199,7 @@ def _unknown_lines(counts: list[int], outcomes: Iterable[Appended | BaseExceptio
 
 
 class Progress:
-    """The lines acknowledged so far. They are always the first lines after the skipped ones."""
+    """The lines acknowledged so far, which are always the first lines after the skipped ones."""
 
     def __init__(self, acks: Acks, skipped: int | None, producer: str | None = None) -> None:
         self._acks = acks

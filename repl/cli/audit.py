@@ -134,8 +134,8 @@ def print_report(report: AuditReport) -> None:
 
 
 def verdict(report: AuditReport) -> str:
-    """Returns the line with the verdict. It is green if the copies are equal, red if there are findings, yellow if
-    nothing was compared."""
+    """Returns the line with the verdict: green if the copies are equal, red if there are findings, yellow if nothing
+    was compared."""
     found = f"; {several(len(report.findings), 'finding')}" if report.findings else ""
     if not report.compared_to:
         words = "nothing was compared: the sources have no durable VLSN in common"

@@ -25,7 +25,7 @@ JSON_LINE_BYTES_MAX: Final = 6 * (ENTRY_BYTES_MAX + KEY_BYTES_MAX) + KIB
 
 Key = bytes | None
 Decode = Callable[[bytes, int], tuple[bytes, Key]]
-"""A function that decodes one line. Its second argument is the number of the line, from 1 on."""
+"""A function that decodes one line; the second argument is the number of the line, from 1 on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Options that several commands share, and where their values come from.
 
-``Command`` gives every option an environment variable (``--base-port`` is ``VLSNLOG_BASE_PORT``). It also adds
-``--config`` and ``--log-level`` to every command. The values in the config file become defaults.
+``Command`` gives every option an environment variable (``--base-port`` is ``VLSNLOG_BASE_PORT``). ``Command`` also adds
+``--config`` and ``--log-level``. The values in the config file become defaults.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class FiniteRange(click.FloatRange):
 
 
 class NameType(click.ParamType):  # type: ignore[type-arg]
-    """The name of a member or of a CDC consumer. It is part of a path, so no other text is allowed."""
+    """The name of a member or of a CDC consumer. A name is part of a path, so no other text is allowed."""
 
     name = "name"
 
@@ -125,7 +125,7 @@ class Command(TakesConfig):
 
 
 class Commands(TakesConfig, click.Group):
-    """A group of commands. Its help lists the commands in order, each with the first sentence of its help."""
+    """A group of commands, whose help lists the commands in order, each with the first sentence of its own help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -136,7 +136,8 @@ class Commands(TakesConfig, click.Group):
             formatter.write_dl(rows)
 
     def asking(self, *parameters: Callable[[Any], Any], name: str | None = None) -> Callable[[F], click.Command]:
-        """Adds a command that sends requests to nodes. After its own parameters it has ``url`` and ``as_json``."""
+        """Adds a command that sends requests to nodes. After its own parameters the command has ``url`` and
+        ``as_json``."""
 
         def made(function: F) -> click.Command:
             for each in (json_option, url_option, *reversed(parameters)):
@@ -195,7 +196,7 @@ def url_option(function: F) -> F:
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 directory_argument = click.argument("directory", type=_DIRECTORY, metavar="DIR")
 maybe_directory_argument = click.argument("directory", type=_DIRECTORY, metavar="[DIR]", required=False)
-"""An optional DIR argument. Without it the command sends requests to nodes."""
+"""An optional DIR argument. Without DIR the command sends requests to nodes."""
 acks_option = click.option(
     "--acks",
     type=click.Choice(ACK_POLICIES, case_sensitive=False),
@@ -209,12 +210,12 @@ durability_option = click.option(
     callback=_durability,
     help="sync, write_no_sync or no_sync, or the master's and the replicas': less than the group's setting.",
 )
-"""The option ``--durability``. Its value is checked; None if the option is missing."""
+"""The option ``--durability``; the parameter is a checked durability, or None if the option is missing."""
 
 
 def require_log(directory: Path) -> tuple[PosixDisk, LmdbStores]:
-    """Returns the disk and the stores for reading a node's directory. Raises ``BadArgument`` if it has no log,
-    ``WrongVersion`` if a later version has written it."""
+    """Returns the disk and the stores for reading a node's directory. Raises ``BadArgument`` if the directory has no
+    log, ``WrongVersion`` if a later version has written the log."""
     from vlsn.real.disk import PosixDisk
     from vlsn.real.lmdb_store import LmdbStores
     from vlsn.recover.versions import check_versions

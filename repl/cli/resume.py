@@ -1,9 +1,9 @@
 """Continues the append of a file under a producer's name: the log shows which lines it has already.
 
 A file is always divided into the same bodies (atomic appends), and body N is submission N of the producer for
-``--producer NAME``. When the command is run again, it asks the log which submission is expected next. It compares the
-last logged submission with the file, and continues after it. A body without an answer is sent again under its old name,
-and the log accepts it once.
+``--producer NAME``. When the command is run again, it asks the log which submission is expected next. The command
+compares the last logged submission with the file, and continues after it. A body without an answer is sent again under
+its old name, and the log accepts it once.
 """
 
 from __future__ import annotations

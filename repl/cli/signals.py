@@ -27,8 +27,8 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _interruptible(work: Coroutine[Any, Any, T]) -> T:
-    """Runs ``work`` so that a signal wakes the event loop through the loop's own file descriptor. Without this,
-    ``asyncio.run`` could miss a Ctrl-C that comes just before it waits."""
+    """Runs ``work`` so that a signal wakes the event loop through the loop's own file descriptor. Plain ``asyncio.run``
+    could miss a Ctrl-C that comes just before it waits."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     if task is None or signal.getsignal(signal.SIGINT) is not signal.SIG_DFL:
         return await work

@@ -1,7 +1,7 @@
 """The first step of the command ``vlsnlog``: Ctrl-C ends the process at once, without output.
 
-Only a command with something to clean up changes that (``signals.py``). Otherwise a ``KeyboardInterrupt`` would print a
-traceback, and would be lost inside a finaliser.
+Only a command with something to clean up changes that (``signals.py``). Python's default, a ``KeyboardInterrupt``,
+would print a traceback, and would be lost inside a finaliser.
 """
 
 from __future__ import annotations

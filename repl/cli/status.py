@@ -127,7 +127,7 @@ def alarms(nodes: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def none_answers(nodes: Sequence[dict[str, Any]]) -> bool:
-    """Returns whether no node has answered. In that case the group may still have a master."""
+    """Returns whether no node has answered. Even if no node answers, the group may still have a master."""
     return all(node["state"] == UNREACHABLE for node in nodes)
 
 

@@ -133,7 +133,7 @@ class BatchRows:
         return encode_columns(columns)
 
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yields a copy of each row's key and value. This is slow, and meant for rare cases."""
+        """Yields a copy of each row's key and value. Copying single rows is slow, and meant for rare cases."""
         for chunk in self.chunks:
             values, keys = bytes(chunk.value_bytes()), bytes(chunk.key_bytes())
             value_ends, key_ends = _offsets(chunk.value_lengths()).tolist(), _offsets(chunk.key_lengths()).tolist()
@@ -142,7 +142,7 @@ class BatchRows:
 
 
 class RowsDigest:
-    """A digest of rows in their order. It does not depend on how the rows are divided into chunks and parts."""
+    """A digest of rows in their order. The digest does not depend on how the rows are divided into chunks and parts."""
 
     def __init__(self) -> None:
         self._columns = [blake2b(digest_size=32) for _ in range(4)]

@@ -1,6 +1,6 @@
 """The client of a group: appends, reads, tails, consumers, destinations. ``connect`` makes a client.
 
-Any number of coroutines of one event loop may share a client. When many of them append at once, their appends share
+Any number of coroutines of one event loop may share a client. When many coroutines append at once, their appends share
 batches.
 """
 
@@ -109,7 +109,7 @@ class Client(Reads[V], Generic[V]):
         await self.close(flush=kind is None or issubclass(kind, Exception))
 
     async def close(self, *, flush: bool = True) -> None:
-        """Closes the client. With ``flush`` it first waits for unanswered appends, until their deadlines. Without
+        """Closes the client. With ``flush`` the call first waits for unanswered appends, until their deadlines. Without
         ``flush`` unanswered appends fail at once: an append that was sent already raises ``OutcomeUnknown``."""
         if self._gone:
             return
@@ -138,7 +138,7 @@ class Client(Reads[V], Generic[V]):
 
     @property
     def endpoints(self) -> Endpoints:
-        """The nodes that this client knows. Use it to request the nodes' statuses."""
+        """The nodes that this client knows. ``Endpoints`` can request the nodes' statuses."""
         self._check_open()
         return self._endpoints
 
@@ -257,9 +257,9 @@ class Client(Reads[V], Generic[V]):
         has synced the append. While ``durable`` is false in an answer, the append may still be rolled back.
 
         ``durability`` is ``sync``, ``write_no_sync`` or ``no_sync``. With ``write_no_sync`` the append is written to
-        the operating system: a crash of the nodes' processes does not lose the append, a crash of their machines
-        may. With ``no_sync`` it is in the nodes' memory. Two values as in ``sync,no_sync`` are for the master and
-        for the replicas. ``durability`` may be less than the group's setting, which is ``sync`` by default; more
+        the operating system: a crash of the nodes' processes does not lose the append, a crash of their machines may.
+        With ``no_sync`` the append is in the nodes' memory only. Two values as in ``sync,no_sync`` are for the master
+        and for the replicas. ``durability`` may be less than the group's setting, which is ``sync`` by default; more
         raises ``StrongerDurability``. An append that is answered early becomes durable, and visible to readers, a
         fraction of a second later, unless the machines that hold it fail first. Raises the same errors as
         ``append_many``.
@@ -270,15 +270,15 @@ class Client(Reads[V], Generic[V]):
     def transaction(
         self, *, acks: Acks | str | None = None, durability: GivenDurability | None = None
     ) -> Transaction[V]:
-        """Begins a transaction. Its entries are logged together when the ``async with`` block ends, or none of them
-        is logged. This call sends nothing to a node. ``acks`` and ``durability`` replace the client's policy for
-        this transaction.
+        """Begins a transaction. The transaction's entries are logged together when the ``async with`` block ends, or
+        none of them is logged. This call sends nothing to a node. ``acks`` and ``durability`` replace the client's
+        policy for this transaction.
 
             async with log.transaction() as txn: await txn.append(b"a"); await txn.append(b"b")
 
-        A transaction holds up to 65 535 entries and 16 MiB. The client keeps up to 1 MiB of entries, which survive
-        any change of master. Further entries are staged (kept in memory) at the master. If that master is lost, the
-        commit raises ``TransactionGone`` and nothing is logged. Then run the block again.
+        A transaction holds up to 65 535 entries and 16 MiB. The client keeps up to 1 MiB of entries, which survive any
+        change of master. Further entries are staged (kept in memory) at the master. If that master is lost, the commit
+        raises ``TransactionGone`` and nothing is logged. In that case run the block again.
         """
         producer = self._open()
         policy = self._acks if acks is None else acks_of(acks)
@@ -354,8 +354,8 @@ class Client(Reads[V], Generic[V]):
         at_least: int = 0,
         lag_max_s: float | None = None,
     ) -> Consumer:
-        """Makes a worker of the consumer ``name`` (1–64 characters of ``[A-Za-z0-9._-]``). Iterate over the worker: it
-        reads from the last committed position on, for ever.
+        """Makes a worker of the consumer ``name`` (1–64 characters of ``[A-Za-z0-9._-]``). Iterate over the worker,
+        which reads from the last committed position on, without end.
 
         A consumer without a position begins where ``from_vlsn`` or ``at`` says, as for ``read``. ``kept_in`` is the
         client of another group, whose transactions commit the position. ``at_least`` and ``lag_max_s`` work as for
@@ -387,9 +387,9 @@ class Client(Reads[V], Generic[V]):
         )
 
     def destination(self, name: str, *, prefetch: int = PREFETCH) -> Destination:
-        """Makes a worker of the destination ``name``. Iterate over the worker: it takes at most ``prefetch`` messages
-        at once. A message that is not acknowledged in time is delivered again, to this worker or to another one. Raises
-        ``BadArgument``."""
+        """Makes a worker of the destination ``name``. Iterate over the worker, which takes at most ``prefetch``
+        messages at once. A message that is not acknowledged in time is delivered again, to this worker or to another
+        one. Raises ``BadArgument``."""
         self._check_open()
         return Destination(self._destinations, name, prefetch=prefetch)
 
@@ -442,8 +442,8 @@ class Client(Reads[V], Generic[V]):
 
 
 _of_parents: list[object] = []
-"""The clients that a parent process opened. This list prevents their garbage collection, which would close their
-sockets."""
+"""The clients that a parent process opened. The list prevents the clients' garbage collection, which would close the
+parent's sockets."""
 
 
 def _given(durability: GivenDurability | None) -> GroupDurability | None:

@@ -6,13 +6,13 @@
         await consumer.commit()
 
 1. The consumer's position is stored in the log, under the consumer's name. If there is no position yet, the first read
-   sets one. From then on cleaning keeps unread entries, up to the limit of holds.
+   sets one. Once the position is stored, cleaning keeps unread entries, up to the limit of holds.
 2. A commit names the position that it replaces. If another worker of the same consumer has committed meanwhile, the
    commit is refused (``StaleTerm``) and nothing is logged. So a worker that sleeps while another one replaces it does
    no harm.
 3. A commit sets the position just after the last entry that the loop has received. Entries that were delivered but not
-   committed are delivered again to the next worker. This worker gets them again when it is iterated over again, or
-   after a failed commit.
+   committed are delivered again to the next worker. This worker gets these entries again when it is iterated over
+   again, or after a failed commit.
 4. If a transaction holds the results of entries and commits the position, each entry takes effect exactly once. If that
    transaction belongs to another group, that group stores the position (``kept_in``). The consumer then reports the
    position to the group that it reads, so that this group may clean its log.
@@ -304,8 +304,8 @@ class Consumer:
         self._placed = ConsumerAt(self._key, change.next, term, vlsn, by=change.by)
 
     def not_committed(self) -> None:
-        """Notes that a commit has failed or was not made. The next read begins at the committed position. Until then
-        the delivered entries can still be committed."""
+        """Notes that a commit has failed or was not made. The next read begins at the committed position. Before the
+        next read, the delivered entries can still be committed."""
         self._asks = True
         self._sought = 0
         self.turn()

@@ -8,8 +8,8 @@
    the next messages before it has processed these. A message that is neither acknowledged nor returned in time is
    delivered again, to any worker that requests messages.
 2. Acknowledgements that are made while a call is waiting for its answer share the next call. ``ack`` returns once the
-   acknowledgement is durable. With ``wait=False`` it returns at once; if such an acknowledgement is lost, the message
-   is delivered again.
+   acknowledgement is durable. With ``wait=False``, ``ack`` returns at once; if such an acknowledgement is lost, the
+   message is delivered again.
 3. If a destination was dropped and created again, a worker of the old destination acknowledges nothing of the new one.
 """
 
@@ -154,8 +154,8 @@ class Destination:
         self._destinations = destinations
         self._prefetch = prefetch
         self._gathered: dict[str, _Gathered] = {}
-        """The VLSNs to acknowledge, by the uuid of their destination. They are kept apart so that a dropped
-        destination fails only its own acknowledgements."""
+        """The VLSNs to acknowledge, by the uuid of their destination. The destinations are kept apart so that a dropped
+        one fails only its own acknowledgements."""
         self._calling: _Gathered | None = None
         """The acknowledgements that were sent and are not answered yet."""
         self._sending: asyncio.Task[None] | None = None
@@ -229,8 +229,8 @@ class Destination:
             await asyncio.shield(told)
 
     def _call(self, uuid: str, vlsns: Vlsns) -> asyncio.Future[None]:
-        """Acknowledges messages by a call, which other acknowledgements may share. The future completes once these
-        acknowledgements are durable."""
+        """Acknowledges messages by a call, which other acknowledgements may share. The returned future completes once
+        the acknowledgements are durable."""
         gathered = self._gathered.get(uuid)
         if gathered is None:
             gathered = self._gathered[uuid] = _Gathered(asyncio.get_running_loop().create_future())
@@ -256,8 +256,8 @@ class Destination:
                 await self._destinations.nack(self.name, part, reason, uuid, delay_s=delay_s)
 
     async def flush(self) -> None:
-        """Returns once every acknowledgement made so far is durable. If one of them failed, raises its error (see
-        ``Message.ack``)."""
+        """Returns once every acknowledgement made so far is durable. If an acknowledgement failed, raises its error
+        (see ``Message.ack``)."""
         under_way = [told for stream in self._streams for told in stream.unanswered]
         under_way += [each.told for each in (self._calling, *self._gathered.values()) if each is not None]
         if under_way:

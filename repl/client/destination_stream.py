@@ -65,7 +65,7 @@ class _Ack:
 
 
 class DestinationStream:
-    """One connection of a worker, from ``open`` until it is lost or closed. Use it on one event loop only."""
+    """One connection of a worker, from ``open`` until it is lost or closed. Use a connection on one event loop only."""
 
     def __init__(self, channel: Channel, lost: Lost, most: int = ACKS_MAX) -> None:
         self._channel = channel
@@ -193,9 +193,9 @@ class DestinationStream:
         return self._arrived.popleft()
 
     async def ack(self, vlsns: Vlsns) -> asyncio.Future[None]:
-        """Acknowledges up to ``ACKS_MAX`` messages, together with other acknowledgements of the same turn of the
-        event loop. The future completes once these acknowledgements are durable. If the connection is lost, the
-        future is passed to ``lost``."""
+        """Acknowledges up to ``ACKS_MAX`` messages, together with other acknowledgements of the same turn of the event
+        loop. The returned future completes once the acknowledgements are durable. If the connection is lost, the future
+        is passed to ``lost``."""
         while True:
             ack = self._acks.get(self._open)
             if ack is not None and ack.count + len(vlsns) <= ACKS_MAX:
@@ -221,13 +221,13 @@ class DestinationStream:
         return ack
 
     def pass_over(self, vlsns: Vlsns) -> None:
-        """Notes that the worker has not processed ``vlsns``, which ``next`` had returned. ``close`` reports them to
-        the node."""
+        """Notes that the worker has not processed ``vlsns``, which ``next`` had returned. ``close`` reports these
+        messages to the node."""
         self._passed_over.append(vlsns)
 
     async def _send_ack(self, number: int, ack: _Ack) -> None:
-        """Sends one acknowledgement. It runs as a separate task, because several callers share the acknowledgement
-        and one of them may be cancelled."""
+        """Sends one acknowledgement. The send runs as a separate task, because several callers share the
+        acknowledgement and one caller may be cancelled."""
         try:
             async with self._sending:
                 if self._open == number:

@@ -97,8 +97,8 @@ class Destinations:
         return await self._told("POST", f"{_path(name)}/retry-dead", encoded({"vlsns": [*vlsns]}), again=False)
 
     async def delete_dead(self, name: str, vlsns: Sequence[int]) -> dict[str, Any]:
-        """Deletes the dead messages ``vlsns``, so that they cannot be tried again. Their dead-letter entries stay in
-        the log. Raises the same errors as ``retry_dead``."""
+        """Deletes the dead messages ``vlsns``, so that they cannot be tried again. The dead-letter entries of the
+        messages stay in the log. Raises the same errors as ``retry_dead``."""
         return await self._told("POST", f"{_path(name)}/delete-dead", encoded({"vlsns": [*vlsns]}), again=False)
 
     async def move(self, name: str, to: int | str) -> dict[str, Any]:

@@ -83,8 +83,8 @@ class Status:
 
     @property
     def listed_at(self) -> int:
-        """The VLSN of the GROUP entry that lists ``members``. It is 0 if the entry is not durable, or if this node
-        takes no part in its group."""
+        """The VLSN of the GROUP entry that lists ``members``. Returns 0 if the GROUP entry is not durable, or if this
+        node takes no part in its group."""
         return int(self.document.get("members_at", 0)) if self.document["state"] in ("MASTER", "REPLICA") else 0
 
     @property
@@ -112,7 +112,7 @@ class Endpoints:
     def __init__(self, network: Network, urls: Sequence[str]) -> None:
         self.given = tuple(urls)
         self.turns = _turns_of(self.given)
-        """A semaphore. A client holds it while it looks for the master and connects."""
+        """A semaphore. A client holds the semaphore while it looks for the master and connects."""
         self.durable = 0
         """The highest VLSN that any answer reported as durable. Every read of this client reaches at least this
         VLSN."""
@@ -153,9 +153,9 @@ class Endpoints:
 
     async def look(self, most_s: float) -> None:
         """Asks all listed nodes for the group's members, unless such a list was received less than ``LOOK_EVERY_S``
-        ago. A removed node may not know of its removal, and would continue to answer with its old data. Waits at
-        most ``most_s`` seconds. Once one node has answered, the others have ``SILENT_S`` more seconds. Nodes that
-        were silent before are not waited for."""
+        ago. A removed node may not know of its removal, and would continue to answer with its old data. Waits at most
+        ``most_s`` seconds. Once one node has answered, the other nodes have ``SILENT_S`` more seconds. Nodes that were
+        silent before are not waited for."""
         loop = asyncio.get_running_loop()
         if self._look is None or (self._look.done() and loop.time() >= self._looked_s + LOOK_EVERY_S):
             self._looked_s = loop.time()
@@ -175,7 +175,7 @@ class Endpoints:
         await self._hear([url for url in self._places.values() if url not in reached], heard=found)
 
     async def _hear(self, urls: Sequence[str], *, heard: bool) -> bool:
-        """Asks the nodes at ``urls``. Returns whether one of them has answered, now or before (``heard``)."""
+        """Asks the nodes at ``urls``. Returns whether one of the nodes has answered, now or before (``heard``)."""
         loop = asyncio.get_running_loop()
         asked = {asyncio.create_task(self._hears(url), name="vlsnlog-hear"): url for url in urls}
         self._asking.update(asked)

@@ -1,7 +1,7 @@
 """A group of appends that are sent as one batch, with the limits of a group.
 
 A group of single appends has a waiter for each append, which receives the append's VLSN. A whole batch
-(``append_many``) is sent alone. It has one waiter, which receives all fields of the node's answer (``Appended``).
+(``append_many``) is sent alone, and has one waiter, which receives all fields of the node's answer (``Appended``).
 """
 
 from __future__ import annotations

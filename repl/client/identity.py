@@ -1,8 +1,8 @@
 """The names under which a client sends its groups as a producer, so that the log takes each group once.
 
 A group of appends gets its sequence (a number from 0 on) when it is sent for the first time. A group that was sent and
-not answered may be in the log. It keeps its sequence, and so do all groups before it. Groups after it get new
-sequences.
+not answered may be in the log. So this group keeps its sequence, and so do all groups before it. The groups after it
+get new sequences.
 
     sent 4 5 6 7, 4 acknowledged, 5 refused, then the connection is lost     5 6 7 go out again as 5 6 7
     sent 4 5 6 7, 4 acknowledged, 5 6 7 refused                              5 6 7 are free for whatever goes out

@@ -49,8 +49,8 @@ class Positions:
 
     async def set(self, name: str, change: ConsumerChange) -> ConsumerAt:
         """Sets a position; durable on return. Raises ``StaleTerm`` if the position that the change starts from was
-        replaced. Raises ``Trimmed``, ``BadArgument`` or ``TooLarge``. With each of these errors nothing is logged.
-        After the client's timeout, raises the reason that kept the call waiting, or ``OutcomeUnknown``."""
+        replaced. Raises ``Trimmed``, ``BadArgument`` or ``TooLarge``. None of these errors leaves the change in the
+        log. After the client's timeout, raises the reason that kept the call waiting, or ``OutcomeUnknown``."""
         key_of(name)
         answer = await self._calls.put(f"{PATH}/{name}", encoded(change), again=bool(change.by))
         return decoded(answer, ConsumerAt, _WHAT)

@@ -61,8 +61,8 @@ ANSWER_GRACE_S: Final = 1.0
 SILENCE_S: Final = 2.0
 """Once the oldest unanswered group has waited this many seconds, nothing more is sent, because the node may hang."""
 LOOK_AFTER_S: Final = 0.5
-"""Once the oldest unanswered group has waited this many seconds, the client asks all nodes which of them leads. It
-asks again at the same interval."""
+"""Once the oldest unanswered group has waited this many seconds, the client asks all nodes which of them leads. While
+the master stays silent, the client asks again at the same interval."""
 LOOK_SOON_S: Final = 0.1
 LOOKS_SOON: Final = 15
 """After this many searches for the successor of a silent master, the client searches less often. A silent master
@@ -81,7 +81,7 @@ class NoSets(VlsnLogError):
 
 
 class Producer:
-    """Sends the queue's appends over one connection at a time. It runs on one event loop."""
+    """Sends the queue's appends over one connection at a time, on one event loop."""
 
     def __init__(
         self,
@@ -152,7 +152,8 @@ class Producer:
         self._fail_in_flight("the client was closed before the answer")
 
     async def run(self) -> None:
-        """Runs the connections until it is cancelled. However ``run`` ends, no append is left waiting."""
+        """Runs the client's connections until this task is cancelled. However ``run`` ends, no append is left
+        waiting."""
         try:
             await together(watch=self._watch(), connect=self._connect_forever())
         finally:
@@ -388,7 +389,7 @@ class Producer:
             group.fail(error)
 
     def _comes_again(self, group: Group, error: VlsnLogError) -> bool:
-        """Returns whether a producer may send ``group`` once more. This is asked after a refusal that leaves open
+        """Returns whether a producer may send ``group`` once more. The question arises after a refusal that leaves open
         whether the group is in the log."""
         identity = group.identity
         if identity is None:
@@ -477,8 +478,8 @@ def _was_not_submitted(document: bytes) -> bool:
 
 
 def _gave_way(fault: BaseException) -> bool:
-    """Returns whether the node closed the connection because the connection was idle. In that case the node has
-    answered every request that it received."""
+    """Returns whether the node closed the connection because the connection was idle. If so, the node has answered
+    every request that it received."""
     return isinstance(fault, ChannelClosed) and fault.code == GAVE_WAY
 
 

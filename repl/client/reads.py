@@ -93,11 +93,11 @@ class Reads(Generic[V]):
         that begins with this prefix. An empty ``key`` selects entries without a key. Entries that are selected by
         key have ``txn`` 0, even if they belong to a transaction. ``limit`` is the most entries to yield.
 
-        With ``consistency="linearizable"`` the read also shows every entry that was acknowledged to any client
-        before the call. This costs a round trip between the nodes before the first page. With ``at_least`` the read
-        also shows this VLSN, which must be durable. With ``lag_max_s`` the read also shows every entry that was
-        acknowledged ``lag_max_s`` seconds or longer before the call. For all readers together, the nodes confirm
-        this once in ``lag_max_s`` seconds.
+        With ``consistency="linearizable"`` the read also shows every entry that was acknowledged to any client before
+        the call. A linearizable read costs a round trip between the nodes before the first page. With ``at_least`` the
+        read also shows this VLSN, which must be durable. With ``lag_max_s`` the read also shows every entry that was
+        acknowledged ``lag_max_s`` seconds or longer before the call. For all readers together, the nodes confirm this
+        once in ``lag_max_s`` seconds.
 
         Raises ``Trimmed``, ``Damaged``, ``Unreachable``, ``BadArgument``. Raises ``TooFarBehind`` if no node has
         reached the wanted VLSN for ``timeout_s``. With ``linearizable``, raises ``NotMaster`` or ``NotYet`` if no
@@ -133,8 +133,8 @@ class Reads(Generic[V]):
         at_least: int = 0,
         lag_max_s: float | None = None,
     ) -> AsyncGenerator[Page, None]:
-        """Yields whole pages (the entries of one answer), where ``read`` yields single entries. This is less work
-        for each entry."""
+        """Yields whole pages (the entries of one answer), where ``read`` yields single entries. Whole pages are less
+        work for each entry."""
         self._check_open()
         keys = keys_of(self.codec.key(key), self.codec.key(key_prefix))
         wanted = freshness_of(consistency, at_least, lag_max_s)
@@ -219,7 +219,7 @@ class Reads(Generic[V]):
         this VLSN, or that lags no more than this, and waits for such a node. ``after_term`` is the term of the entry
         at ``from_vlsn - 1``, for a reader that continues an earlier read.
 
-        Raises ``Trimmed``. Raises ``NotInLog`` if entries that were read are no longer in the log. That happens only
+        Raises ``Trimmed``. Raises ``NotInLog`` if entries that were read are no longer in the log, which happens only
         after a person gave up durable entries.
         """
         pages = self.tail_pages(

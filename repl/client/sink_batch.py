@@ -283,8 +283,8 @@ class _Writing:
         return digest, left
 
     async def _read_back(self, plan: Plan) -> tuple[RowsDigest, list[bytes]]:
-        """Reads the rows of the logged parts back from the log. Returns a digest of all these rows, and a digest of
-        each row."""
+        """Reads the rows of the logged parts back from the log. Returns a digest of all rows that were read, and a
+        digest of each row."""
         digest, logged = RowsDigest(), []
         values: dict[int, list[bytes]] = {}
         keys: dict[int, list[bytes | None]] = {}

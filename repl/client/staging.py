@@ -50,7 +50,8 @@ SENT_BYTES_PER_S: Final = MIB
 GRACE_S: Final = 1.0
 """The client waits this many seconds past a commit's timeout for the node's own answer."""
 GIVE_BACK_S: Final = 2.0
-"""The seconds that the client tries to abort a transaction. If it fails, the transaction times out at the master."""
+"""The seconds that the client tries to abort a transaction. If the aborts fail, the transaction times out at the
+master."""
 GIVEN_BACK_MAX: Final = 1_024
 """The most transactions that are being aborted: as many as a master can hold. Further ones time out at the master."""
 GIVEN_BACK_AT_ONCE_MAX: Final = 16
@@ -172,8 +173,8 @@ class Stage:
         self._handle, self._bytes_max = begun.transaction, begun.bytes_max
 
     async def stage(self, batch: bytes, count: int) -> None:
-        """Stages a batch of ``count`` entries. Raises the errors of ``begin``, and ``TransactionGone``. After any of
-        these errors the transaction does not contain the batch, even if the master has staged it."""
+        """Stages a batch of ``count`` entries. Raises the errors of ``begin``, and ``TransactionGone``. After any error
+        the transaction does not contain the batch, even if the master has staged it."""
         doubt = False
 
         async def ask(url: str, seconds: float) -> None:
@@ -249,4 +250,4 @@ class Stage:
 
 
 async def _ask_nothing(url: str, seconds: float) -> None:
-    """Does nothing. It is passed where only the search for a master is wanted."""
+    """Does nothing. This function is passed as a call when only the search for a master is wanted."""

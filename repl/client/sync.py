@@ -1,4 +1,4 @@
-"""The client without asyncio. Its event loop runs in a background thread.
+"""The client without asyncio: its event loop runs in a background thread.
 
     with connect_sync("http://127.0.0.1:7701") as log:
         vlsn = log.append(b"value")
@@ -229,12 +229,12 @@ class SyncSinks(Blocking[Sinks]):
 
 
 _of_parents: list[object] = []
-"""The event loops of a parent process. This list prevents their garbage collection, which would close them."""
+"""The event loops of a parent process. The list prevents the loops' garbage collection, which would close them."""
 
 
 async def _end_all() -> None:
-    """Cancels the work for which other threads still wait. Once the loop has stopped, these threads would wait
-    without end."""
+    """Cancels the work for which other threads still wait. Once the loop has stopped, such threads would wait without
+    end."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()

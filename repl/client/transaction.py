@@ -11,9 +11,9 @@
    lost, the staged entries are lost, too: the commit is refused with ``TransactionGone``, nothing is logged, and the
    block must be run again.
 3. Every transaction has a name of its own in the log, so it is committed once, however often its commit is sent.
-4. A transaction may commit positions of consumers. Its entries and the positions are logged in one block, or none of
-   them is logged. Such a transaction is also sent in one message or staged. A master of an older vlsnlog accepts
-   positions only with a staged transaction.
+4. A transaction may commit positions of consumers. The transaction's entries and the positions are logged in one block,
+   or none of them is logged. A transaction with positions is also sent in one message or staged. A master of an older
+   vlsnlog accepts positions only with a staged transaction.
 5. An append that raises an error or is cancelled is not in the transaction; the entries before it are.
 """
 
@@ -59,7 +59,8 @@ POSITION_COST_BYTES: Final = 256
 
 
 class _Answer:
-    """The answer to a commit that was sent in one message. It outlives the commit's caller, which may be cancelled."""
+    """The answer to a commit that was sent in one message; this object outlives the commit's caller, which may be
+    cancelled."""
 
     __slots__ = ("_waiting", "appended", "failed")
 
@@ -90,8 +91,8 @@ class _Answer:
 
 
 class Transaction(Generic[V]):
-    """One transaction, an async context manager. The end of its block commits; an exception in the block aborts.
-    Several coroutines may append to a transaction. After ``OutcomeUnknown`` or a cancel you may call ``commit``
+    """One transaction, an async context manager. The end of the ``async with`` block commits; an exception in the block
+    aborts. Several coroutines may append to a transaction. After ``OutcomeUnknown`` or a cancel you may call ``commit``
     again; the transaction is still committed only once."""
 
     def __init__(
@@ -110,7 +111,7 @@ class Transaction(Generic[V]):
         nothing was appended."""
         self._stages = stages
         self._stage: Stage | None = None
-        """The staged transaction. It is made when entries are staged, or when a position is committed."""
+        """The staged transaction, made when entries are staged, or when a position is committed."""
         self._producer = producer
         self.codec = codec
         """The codec of appends that name no codec."""
@@ -169,9 +170,9 @@ class Transaction(Generic[V]):
     async def append(self, value: Any, *, key: str | Buffer | None = None, codec: CodecName) -> None: ...
     async def append(self, value: Any, *, key: Any = None, codec: CodecName | None = None) -> None:
         """Adds one entry to the transaction; it is not logged before the commit. Raises ``TypeError``, ``TooLarge``,
-        ``TransactionClosed``. If the entries exceed what the client keeps, also raises the master's refusal of a
-        piece. After an error this entry is not in the transaction. The entries before it are, unless the error is
-        ``TransactionGone``."""
+        ``TransactionClosed``. If the entries exceed what the client keeps, also raises the master's refusal of a piece.
+        After an error this entry is not in the transaction. The earlier entries stay in the transaction, unless the
+        error is ``TransactionGone``."""
         given = self.codec if codec is None else codec_of(codec)
         entry, name = [given.value(value)], None if key is None else [given.key(key)]
         if not self._kept(entry, name):
@@ -274,7 +275,7 @@ class Transaction(Generic[V]):
     # Entries.
 
     def _kept(self, values: list[bytes], keys: Sequence[Key] | None) -> bool:
-        """Keeps the entries in the client if they are small enough. Returns whether they were kept."""
+        """Keeps the entries in the client if they are small enough. Returns whether the entries were kept."""
         self._check_not_committing()
         check_longest(values, keys)
         size = _size(values, keys)
@@ -323,7 +324,7 @@ class Transaction(Generic[V]):
         self._bytes -= kept_bytes
 
     def _count(self, entries: int, size: int) -> None:
-        """Counts entries that are added. If they do not fit, raises ``TooLarge`` and counts none of them."""
+        """Counts entries that are added. If the entries do not fit, raises ``TooLarge`` and counts none of them."""
         if self._stage is not None:
             self._stage.check_fits(self._entries + entries, self._size + size)
         self._entries += entries
@@ -412,8 +413,8 @@ class Transaction(Generic[V]):
         return self._stages.give_back(self._stage) if self._stage is not None else None
 
     def _not_committed(self) -> None:
-        """Makes consumers deliver again the entries that no commit has passed. This applies to the transaction's own
-        consumers, and to those in whose loop the transaction was made."""
+        """Makes consumers deliver again the entries that no commit has passed. Such consumers are the transaction's
+        own, and those in whose loop the transaction was made."""
         for consumer in {*in_hand(), *(consumer for consumer, _ in self._consumers.values())}:
             consumer.not_committed()
 

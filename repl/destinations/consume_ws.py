@@ -162,7 +162,7 @@ class Consuming:
             self._taken(*await self._worker.take(min(self._credit, self._most), ALIVE_S, self._handed))
 
     def _taken(self, messages: Delivered, number: int) -> None:
-        """Accounts for messages that were taken. This is a function of its own so that no stack frame keeps the
+        """Accounts for messages that were taken. A separate function is needed so that no stack frame keeps the
         messages while the caller waits for more. ``_send_first`` is a function for the same reason."""
         if number:
             self._credit -= len(messages.columns)

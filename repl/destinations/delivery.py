@@ -7,7 +7,7 @@ A message is *out* while it is delivered and not acknowledged. The cursor is ``a
 1. Messages are read from ``at`` on in VLSN order: from the log, or from pages (files of messages) if the log was
    cleaned there. Messages that are out, acknowledged, or noted for acknowledgement are skipped.
 2. A message comes back if it is not acknowledged in time, or if ``nack`` returns it: ``at`` moves back to the message.
-   After its last attempt it becomes a dead letter (``dead_letters``) instead.
+   A message that fails its last attempt becomes a dead letter (``dead_letters``).
 3. Order of a key: while a message of a key is out, later messages of that key wait. Several messages of a key may be in
    one answer, in VLSN order. When a message comes back, the later messages of its key come back with it. While a
    returned message waits for its redelivery delay, later messages of its key wait as well.
@@ -214,7 +214,7 @@ class Delivery:
             raise anew(self._closed)
 
     async def _take(self, most: int, deadline: float, owner: int) -> tuple[Delivered, int]:
-        """Hands messages out, under the lock. Returns them and the answer's number (0: no messages)."""
+        """Hands messages out, under the lock. Returns the messages and the answer's number (0: no messages)."""
         if self.settings.paused:
             self.blocked_by = "paused"
             return self._nothing()
@@ -318,13 +318,13 @@ class Delivery:
     def _passed_over(self, vlsns: Vlsns, before: Vlsns) -> npt.NDArray[np.bool_]:
         """Marks messages that are out or acknowledged. Skips the gaps between acknowledged messages."""
         if vlsns[0] > max(self.acks.last, self._out.table.last):
-            return np.zeros(len(vlsns), np.bool_)  # all of these messages are new
+            return np.zeros(len(vlsns), np.bool_)  # no message in this window was ever delivered
         done = self.acks.has(vlsns)
         self.acks.skip_before(vlsns[done], before[done])
         return done | self._out.table.has(vlsns)
 
     def _waits(self, vlsns: Vlsns, before: Vlsns, keys: Hashes, free: Mask, owner: int) -> Mask:
-        """Marks messages that wait for earlier messages of their keys. Notes where to search these keys again."""
+        """Marks messages that wait for earlier messages of their keys. Notes where to search each key again."""
         others, behind = self._out.table.keys_of_others(owner)
         waits: Mask = np.isin(keys, others) & free
         if waits.any():
@@ -578,8 +578,8 @@ class Worker:
         return self.delivery.uuid
 
     async def take(self, most: int, wait_s: float, room: Holder) -> tuple[Delivered, int]:
-        """Hands messages out. Returns them and the answer's number (0: no messages). Waits up to ``wait_s`` seconds for
-        the first. The messages may be sent after ``confirm``. Raises as ``NodeDestinations.messages``."""
+        """Hands messages out. Returns the messages and the answer's number (0: no messages). Waits up to ``wait_s``
+        seconds for the first. The messages may be sent after ``confirm``. Raises as ``NodeDestinations.messages``."""
         return await self.delivery.hand_out(most, wait_s, room, owner=self.owner)
 
     async def confirm(self) -> None:

@@ -39,8 +39,8 @@ class Depth:
         self._count(vlsns[mask], rows.sizes()[mask], rows.first_vlsn + rows.rows - 1)
 
     def add_sizes(self, vlsns: I64, sizes: I64, counted_to: int) -> None:
-        """Counts messages up to VLSN ``counted_to`` that were cleaned from the log. ``vlsns`` and ``sizes`` list
-        them."""
+        """Counts messages up to VLSN ``counted_to`` that were cleaned from the log. ``vlsns`` and ``sizes`` list the
+        messages."""
         below = vlsns <= counted_to
         self._count(vlsns[below], sizes[below], counted_to)
 

@@ -1,4 +1,5 @@
-"""Describes destinations as JSON documents. Each node uses its own log; the master adds what its deliveries show."""
+"""Describes destinations as JSON documents. Each node describes destinations from its own log; the master adds the
+state of its deliveries."""
 
 from __future__ import annotations
 

@@ -1,19 +1,19 @@
 """``/v1/destinations``: named subscriptions with acknowledgements. The master answers; other nodes answer 307.
 
-GET  /v1/destinations                   all destinations: {"destinations": [{"name", "uuid", "prefix", …}, …]}
-PUT  /v1/destinations/{name}            creates (201) or changes (200) a destination; durable when answered.
-                                        Body, all optional: {"prefix", "from", "max_bytes", "max_messages",
-                                        "full_policy", "ack_timeout_s", "attempts_max", "dead_letter", …}
-GET  /v1/destinations/{name}            one destination
-DELETE /v1/destinations/{name}          drops the destination and its acknowledgements
-GET  …/{name}/messages?max=&wait=       takes messages: a line {"vlsn", "attempt", "time", "key", "value"} for each
-GET  …/{name}/messages?peek=true        shows messages, and takes none
-WS   …/{name}/consume?max=              takes messages over a connection that stays open (``consume_messages``)
-POST …/{name}/ack?wait=                 {"vlsns": […], "uuid"}; ``wait=0`` answers before it is durable
-POST …/{name}/nack                      {"vlsns": […], "uuid", "reason", "delay_s"}
-POST …/{name}/pause · resume            no body
-POST …/{name}/move                      {"to": VLSN, "start" or "end"}
-POST …/{name}/retry-dead · delete-dead  {"vlsns": […]}; ``retry-dead`` without it tries all dead messages again
+    GET  /v1/destinations                   all destinations: {"destinations": [{"name", "uuid", "prefix", …}, …]}
+    PUT  /v1/destinations/{name}            creates (201) or changes (200) a destination; durable when answered.
+                                            Body, all optional: {"prefix", "from", "max_bytes", "max_messages",
+                                            "full_policy", "ack_timeout_s", "attempts_max", "dead_letter", …}
+    GET  /v1/destinations/{name}            one destination
+    DELETE /v1/destinations/{name}          drops the destination and its acknowledgements
+    GET  …/{name}/messages?max=&wait=       takes messages: a line {"vlsn", "attempt", "time", "key", "value"} for each
+    GET  …/{name}/messages?peek=true        shows messages, and takes none
+    WS   …/{name}/consume?max=              takes messages over a connection that stays open (``consume_messages``)
+    POST …/{name}/ack?wait=                 {"vlsns": […], "uuid"}; ``wait=0`` answers before it is durable
+    POST …/{name}/nack                      {"vlsns": […], "uuid", "reason", "delay_s"}
+    POST …/{name}/pause · resume            no body
+    POST …/{name}/move                      {"to": VLSN, "start" or "end"}
+    POST …/{name}/retry-dead · delete-dead  {"vlsns": […]}; ``retry-dead`` without it tries all dead messages again
 
 The optional ``uuid`` names one creation of the destination: a later destination of the same name refuses the call.
 """
@@ -59,7 +59,7 @@ ORDERS = ("pause", "resume", "move", "retry-dead", "delete-dead")
 MESSAGES_MAX = 10_000
 MESSAGES = 100
 UUID = "Vlsnlog-Destination"
-"""The header of an answer with messages. It has the uuid of the messages' destination."""
+"""The HTTP header of an answer with messages, for the uuid of the messages' destination."""
 ACK_BODY_BYTES_MAX = 256 * KIB
 """The largest body of a call that acknowledges or returns messages, in bytes."""
 _NONE: frozenset[str] = frozenset()

@@ -122,7 +122,7 @@ class Policy:
 
     @property
     def bounded(self) -> bool:
-        """True if the destination's messages are counted. If False, only its pages can be full."""
+        """True if the destination's messages are counted; if False, only the destination's pages can be full."""
         return self.settings.full_policy != FULL_POLICIES[0]
 
     @property
@@ -258,8 +258,8 @@ class FullPolicies(Generic[A]):
         return False
 
     def _weigh(self, append: A) -> tuple[Policy, str, str] | None:
-        """Counts the append's messages if all its destinations have room for them. Otherwise returns the first full
-        destination, the reason and the policy."""
+        """Counts the append's messages if all its destinations have room for them. If a destination has no room,
+        returns the first such destination, the reason and the policy."""
         assert append.submission is not None
         weighed: list[tuple[Policy, Queued]] = []
         for policy in self.active.values():

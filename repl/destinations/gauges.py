@@ -3,8 +3,8 @@
     appended since the last look   VLSN 5 001 … 9 000, 2.0 s
     looked at, by column           5 001 … 5 640          160 messages    ─►  500 a second
 
-Appends do not compute these figures. Instead, a timer samples up to ``SAMPLE_BYTES`` of the newest blocks in memory.
-The rate of the other new entries is assumed to be the same.
+The path of an append does not compute the figures. Instead, a timer samples up to ``SAMPLE_BYTES`` of the newest blocks
+in memory. Entries that are not sampled are assumed to have the same rate.
 """
 
 from __future__ import annotations

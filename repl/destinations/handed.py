@@ -4,10 +4,10 @@
     no room ─► a send has taken ``STALLED_S`` ─► the worker with the longest send is disconnected
            └► no send has taken so long       ─► calls that take messages wait
 
-A worker that does not read is handed at most ``WORKER_BYTES_MAX`` and less than one answer more. So other workers
-continue. All workers together share ``HANDED_BYTES_MAX``, because many workers that do not read could fill the
-memory. Each destination may exceed this shared limit by one answer. A disconnected worker's connection is reset. Its
-messages that were not sent completely come back at once.
+A worker that does not read is handed at most ``WORKER_BYTES_MAX`` and less than one answer more. So a worker that does
+not read does not stop the other workers. All workers together share ``HANDED_BYTES_MAX``, because many workers that do
+not read could fill the memory. Each destination may exceed this shared limit by one answer. A disconnected worker's
+connection is reset. Messages that were not sent completely to a disconnected worker come back at once.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Holder:
         return await self._handed.wait(until)
 
     def take(self, answer: int, size: int) -> None:
-        """Takes room for an answer of ``size`` bytes; ``sent`` or ``leave`` releases it."""
+        """Takes room for an answer of ``size`` bytes; ``sent`` or ``leave`` releases the room."""
         self.answers[answer] = size
         self._count(size)
 

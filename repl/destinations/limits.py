@@ -22,7 +22,8 @@ at most a byte for each acknowledgement."""
 NOTE_SOON_S: Final = 0.002
 """The shortest time in seconds between two notes of at least ``NOTE_ACKS_SOON`` acknowledgements."""
 NOTES_UNDER_WAY_MAX: Final = 16
-"""The most notes that may wait to become durable. At this limit, acknowledgements wait for the next note."""
+"""The most notes that may wait to become durable. At this limit, further acknowledgements wait until another note
+(COMMIT) can be made."""
 SKIPPED_NOTED: Final = 4_096
 """This many skipped VLSNs are noted even if no acknowledgement waits. A skipped VLSN is no message of the
 destination."""

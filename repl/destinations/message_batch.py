@@ -130,7 +130,7 @@ def encode(messages: MessageColumns, attempts: Mapping[int, int], *, behind: byt
 
 
 class Taken(NamedTuple):
-    """Messages that were received and checked. Their keys and values are still one buffer each."""
+    """Messages that were received and checked. All keys are still one buffer, and all values another."""
 
     vlsns: I64
     times: I64

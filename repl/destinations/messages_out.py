@@ -3,7 +3,7 @@
     answer 1   {41, 42, 44}    due at 30 s     not acknowledged by then: the messages come back, one attempt used
     number 2   {47}            delay to 35 s   47 came back with a delay: no worker has it until then
 
-1. When a message comes back, the later messages of its key that are out come back with it. These later messages use no
+1. When a message comes back, the later messages of its key that are out come back with it. Such later messages use no
    attempt.
 2. Attempts are counted here from the first return on. Earlier attempts are in the table of acknowledgements
    (``noted``).
@@ -85,7 +85,7 @@ class MessagesOut:
         self._delays: dict[int, int] = {}
         """For each delay's number, how many messages wait for that delay."""
         self._due: list[tuple[float, int]] = []
-        """A heap of pairs: the time when a delay is over, and the delay's number. Some of these delays may have
+        """A heap of pairs: the time when a delay is over, and the delay's number. Some delays in the heap may have
         ended early."""
         self._answers: dict[int, Answer] = {}
         """The answers with messages out, by answer number, in the order of their deadlines."""

@@ -30,8 +30,8 @@ class DestinationsLead(CommitLead, Protocol):
 class NodeDestinations:
     """The destinations of a node's group. ``leads`` returns the master's term, or raises ``NotMaster``.
 
-    Every call raises ``NotMaster``, and ``WrongVersion`` if the group's level is too low for destinations. It raises
-    ``ProducersMissing`` while this node has lost its table of destinations. A call with a name also raises
+    Every call raises ``NotMaster``, and ``WrongVersion`` if the group's level is too low for destinations. Every call
+    also raises ``ProducersMissing`` while this node has lost its table of destinations. A call with a name also raises
     ``BadArgument``, ``NotFound``.
     """
 
@@ -55,7 +55,7 @@ class NodeDestinations:
     async def set_destination(
         self, name: str, change: DestinationChange, timeout_s: float
     ) -> tuple[dict[str, Any], bool]:
-        """Creates a destination, or changes it; durable on return. Returns whether it was created. Raises
+        """Creates a destination, or changes it; durable on return. Returns whether the destination was created. Raises
         ``StaleTerm``, ``TooLarge``, ``Trimmed``, and the errors of an append."""
         lead, deadline = self._checked(), asyncio.get_running_loop().time() + timeout_s
         placed = orders.placed_in(lead.log, name)

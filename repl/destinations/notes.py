@@ -35,7 +35,7 @@ class Noted(Protocol):
     def uuid(self) -> str: ...
 
     def skipped(self) -> VlsnSet:
-        """Returns the VLSNs that were skipped since the last call. The next note acknowledges them."""
+        """Returns the VLSNs that were skipped since the last call. The next note acknowledges the skipped VLSNs."""
         ...
 
     def noted(self, done: VlsnSet) -> None:
@@ -67,8 +67,8 @@ class Notes:
         self._number = 0
         self._timer: asyncio.Handle | None = None
         self._timer_s = 0.0
-        """The event loop's time at which the timer is due. It is kept here because uvloop returns no ``TimerHandle``
-        for a call that is due within a millisecond."""
+        """The event loop's time at which the timer is due. The time is kept here because uvloop returns no
+        ``TimerHandle`` for a call that is due within a millisecond."""
         self._closed = False
         self._noted_s = -NOTE_S
         """The event loop's time of the last note."""

@@ -119,7 +119,8 @@ def _check_place(asked: int | str, what: str) -> None:
 
 
 def _begin(log: LocalLog, asked: int | str, what: str) -> int:
-    """Returns the first VLSN that the destination delivers. 0 means the VLSN after the COMMIT that has the order."""
+    """Returns the first VLSN that the destination delivers. The result 0 stands for the VLSN after the COMMIT that
+    contains this order."""
     first, end = int(log.care.holds.floor) + 1, int(log.view.allocated) + 1
     _check_place(asked, what)
     if asked == "end":

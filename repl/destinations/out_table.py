@@ -23,8 +23,8 @@ from vlsn.format.vlsn_set import VlsnSet
 _DTYPES: Final = (np.int64, np.int64, np.int64, np.int64, np.uint64, np.bool_)
 _ROWS_MIN: Final = 256
 NOBODY: Final = -(1 << 62)
-"""The owner of messages that came back and wait for their delay. No worker has these messages, but later messages of
-their keys wait for them."""
+"""The owner of messages that came back and wait for their delay. No worker has a message with this owner, but later
+messages of its key wait for it."""
 
 
 class Removed(NamedTuple):
@@ -139,9 +139,9 @@ class OutTable:
         return found
 
     def keys_of_others(self, owner: int = 0) -> tuple[Hashes, I64]:
-        """Returns the keys, ascending, of messages that other owners have; for owner 0, of all messages. Also
-        returns, for each key, the VLSN after which messages of the key must wait. That VLSN is 0 if a worker has a
-        message of the key, otherwise the first message that waits for its delay."""
+        """Returns the keys, ascending, of messages that other owners have; for owner 0, of all messages. Also returns,
+        for each key, the VLSN after which messages of the key must wait. The VLSN for a key is 0 if a worker has a
+        message of the key; otherwise it is that of the first message that waits for its delay."""
         if not self._keyed or (len(self._keyed) == 1 and owner in self._keyed):
             return np.empty(0, np.uint64), np.empty(0, np.int64)
         vlsns, *_, owners, keys, live = self._views()
@@ -202,8 +202,8 @@ class OutTable:
         return self._removed(rows[live[rows]])
 
     def _removed(self, rows: I64 | slice) -> Removed:
-        """Removes rows. For a slice it returns views of the columns. The views stay valid, because a removed row is
-        never written again."""
+        """Removes rows. If ``rows`` is a slice, returns views of the columns. The views stay valid, because a removed
+        row is never written again."""
         vlsns, before, answers, owners, keys, live = self._views()
         removed = Removed(vlsns[rows], before[rows], answers[rows], keys[rows])
         live[rows] = False

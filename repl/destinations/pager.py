@@ -180,8 +180,8 @@ class Pager:
         return Vlsn(min(self._log.view.dtvlsn, self._log.view.range.last_sync))
 
     async def _block_end(self, vlsn: Vlsn) -> Vlsn:
-        """Returns the last VLSN of the block that contains ``vlsn``. It is needed because after a rollback a segment
-        may end inside a block."""
+        """Returns the last VLSN of the block that contains ``vlsn``. The end of a block is needed because after a
+        rollback a segment may end inside a block."""
         log, durable = self._log, self.durable()
 
         def found() -> Vlsn:
@@ -428,7 +428,7 @@ class Pager:
             raise
 
     async def put(self, store: PagingStore, subscription: Subscription, records: list[Record]) -> dict[int, PageRow]:
-        """Writes ``records`` to new pages, and syncs the pages. The caller holds the lock ``alone``. Raises
+        """Writes ``records`` to new pages, and syncs the pages. The caller must hold the lock ``alone``. Raises
         ``OSError``, ``NoSpace``."""
         await self.check_room()
         about = About(store.uuid, subscription.name, subscription.prefix)
@@ -451,7 +451,7 @@ class Pager:
         return await self.on_pages(written)
 
     async def salvage(self, store: PagingStore, number: int) -> None:
-        """Takes a damaged page out of use. Its readable messages are written to another page; its other messages
+        """Takes a damaged page out of use. The page's readable messages are written to another page; its other messages
         count as missing."""
         async with self.alone:
             row = store.pages.get(number)

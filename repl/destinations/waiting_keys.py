@@ -1,6 +1,6 @@
 """The keys whose messages wait: an earlier message of the key is out (delivered, not acknowledged).
 
-out 41 (key k)     looked at 42 43 44 (k) 45     ─►  k waits from 44 on; once 41 is acknowledged, 44 is looked at again
+41 (key k) is out    searched 42 43 44 (k) 45     ─►  k waits from 44 on; once 41 is acknowledged, 44 is found again
 """
 
 from __future__ import annotations

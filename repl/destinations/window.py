@@ -160,7 +160,7 @@ class MessageWindows:
         lost: Callable[[int, int], None],
     ) -> None:
         self.missing: tuple[int, int] | None = None
-        """The VLSNs that were missing in the last read of pages. This node will fetch their messages from another
+        """The VLSNs that were missing in the last read of pages. This node will fetch the missing messages from another
         member."""
         self._source = source
         self._pages = pages

@@ -1,13 +1,13 @@
-"""A node's part in elections. It connects the pure rules (``election``) to the node's log, node file, network and
-clock.
+"""A node's part in elections. This module connects the pure rules (``election``) to the node's log, node file, network
+and clock.
 
     tick, votes requested and answered, feeds accepted  ─►  the door  ─►  core  ─►  Store, Ask, Lead, StepDown carried
     out
 
 **The door** is a lock for role changes: only one event at a time passes it, and the event's last action ends before the
 next event begins. Three steps require a quiet log: comparing logs for a vote, standing, and storing a higher term.
-Before each of them, feeds and sealing of lower terms have stopped and the write path is drained. Otherwise a block
-could be acknowledged in the old term after the comparison for the vote, and be lost with the new master.
+Before each of them, feeds and sealing of lower terms have stopped and the write path is drained. Without a quiet log, a
+block could be acknowledged in the old term after the comparison for the vote, and be lost with the new master.
 
 Messages on a feed of the stored term do not pass the door, so that a stalled disk does not make a master seem silent.
 Time is counted in ticks of bounded length. So after a stall of this whole process a member counts as silent only once
@@ -65,8 +65,8 @@ class Soundness(Protocol):
 
 
 class Electing:
-    """A node's part in elections while one log is open. ``leads`` is the term in which this node is the master; None
-    while it follows. ``soundness`` is the condition of this node's log."""
+    """A node's part in elections while one log is open. ``leads`` is the term in which this node is the master, or None
+    while the node follows. ``soundness`` is the condition of this node's log."""
 
     def __init__(self, opened: OpenMember, confirming: Confirming, soundness: Soundness) -> None:
         self.leads: Term | None = None
@@ -293,8 +293,8 @@ class Electing:
         return await self._confirming.believed(claim, self._electors(), stored=self.core.term)
 
     async def _is_handed_over(self, request: VoteRequest) -> bool:
-        """Returns whether the master of the preceding term has asked the candidate to stand. That master is this node,
-        or the node that this one follows."""
+        """Returns whether the master of the preceding term has asked the candidate to stand. The preceding master is
+        this node, or the node that this one follows."""
         core = self.core
         term, master = core.term, core.master
         if master is None or request.term != term + 1:
@@ -399,9 +399,9 @@ class Electing:
         )
 
     def _is_removed(self) -> bool:
-        """Returns whether a majority of the other electable members no longer lists this node. This node's log may not
-        contain that change, because the node was away. Such a majority can elect a master without this node. A single
-        member that does not list it may itself be behind and need this node's log."""
+        """Returns whether a majority of the other electable members no longer lists this node. This node's own log may
+        not contain its removal, because the node was away. A majority that no longer lists this node can elect a master
+        without it. A single member that does not list it may itself be behind and need this node's log."""
         role = self._opened.role
         if role is None or not role.unlisted_by:
             return False

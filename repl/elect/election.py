@@ -10,17 +10,18 @@ come out.
 
 1. An incarnation (a store of a node) has one vote in a term. The vote is stored and synced before it is sent.
 2. A vote goes to a log whose end (last term, last VLSN) is at or past the voter's end. A voter whose log ends below its
-   vote floor uses the floor as its end, and does not stand. Sometimes only floors prevent an election. Then, once *all*
-   electable members have reported their ends, the member with the highest end stands and may receive the votes.
+   vote floor uses the floor as its end, and does not stand. Sometimes only floors prevent an election. In that case,
+   once *all* electable members have reported their logs' ends, the member with the highest end stands and may receive
+   the votes.
 3. A node that has heard from a master within its election timeout refuses its vote. So a node that comes back does not
    depose the master. A planned transfer is an exception. A pre-vote (``pre``) changes no state, so a node that is cut
    off does not drive up terms.
 4. The candidate counts votes by its own log: a vote counts if the log lists the voter's incarnation as electable. The
    term of any other voter is ignored. ``claims`` decides which requests reach this module.
-5. Priority only delays standing. It decides who stands first if the master's process has ended (``electors``). A node
-   with priority 0 stands after five rounds that no node won. A round may be lost only by chance: two nodes stood at
-   once, or a voter heard from the master a moment later. Such a round is soon followed by another, a few times while
-   the master is silent.
+5. Priority only delays standing. If the master's process has ended, priority decides which node stands first
+   (``electors``). A node with priority 0 stands after five rounds that no node won. A round may be lost only by chance:
+   two nodes stood at once, or a voter heard from the master a moment later. A round that was lost by chance is soon
+   followed by another, a few times while the master is silent.
 6. A master steps down if it has not heard from a majority, itself included, for a timeout.
 
 This module is pure: the time, the log's end and the group are arguments of each call, and ``uniform`` is the only
@@ -72,11 +73,11 @@ class Standing:
     """False while the node is damaged, is being restored, or does not know its condition."""
     may_vote: bool = True
     reluctant: bool = False
-    """True if the node has no space for appends. It then stands as late as a node with priority 0."""
+    """True if the node has no space for appends. A node without space stands as late as a node with priority 0."""
     leaving: bool = False
     """True while a new list of members, without this node, may still be rolled back. Until the list is durable, a
-    majority of the others may be able to elect only this node (Raft, dissertation, §4.2.2). This node does not count
-    itself in the majority."""
+    majority of the others may be able to elect only this node (Raft, dissertation, §4.2.2). A leaving node does not
+    count itself in a majority."""
 
 
 @dataclass(slots=True)
@@ -171,7 +172,7 @@ class Election:
         self._wait(now, standing.electors)
 
     def gone(self, master: NodeName, now: float, electors: Sequence[Elector]) -> None:
-        """Notes that no process listens at the address of ``master``. So this node need not wait for the timeout."""
+        """Notes that no process listens at the address of ``master``. So the election need not wait for the timeout."""
         if self.role is Role.FOLLOWER and self.master == master:
             self._silent, self.master = master, None
             self._heard_at = now - self._timeout_s[1]
@@ -193,7 +194,7 @@ class Election:
         return [StepDown(why)]
 
     def tick(self, now: float, standing: Standing) -> list[Action]:
-        """Acts on the passing of time. It is called many times within an election timeout."""
+        """Acts on the passing of time; called many times within an election timeout."""
         if self.role is Role.MASTER:
             return self._check_majority(now, standing)
         if self._waits(now, standing.electors):
@@ -287,7 +288,8 @@ class Election:
         return self._count(now, standing)
 
     def transfer(self, now: float, standing: Standing) -> list[Action]:
-        """Stands at once, because the master asks this node to take over. This node has the master's whole log."""
+        """Stands at once, because the master asks this node to take over. A node that is asked has the master's whole
+        log."""
         if self.role is not Role.FOLLOWER or not self._may_stand(standing, rounds=0, asked=True):
             return []
         self._round = _Round(transfer=True)

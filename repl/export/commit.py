@@ -7,9 +7,9 @@ interrupted batch.
     4  each staged file gets its name, synced       stopped here: the next start continues with 4
 
 1. Before manifest N is created, all files of manifest N - 1 have their final names. So only files of the last manifest
-   may be without theirs.
+   may still be without their final names.
 2. Each start of an exporter claims the next number. An exporter that still runs elsewhere has then lost that number and
-   every later one. It raises ``Fenced`` at step 3, and its staged files can be removed.
+   every later one. The other exporter raises ``Fenced`` at step 3, and its staged files can be removed.
 3. File names contain the VLSNs of their rows, and each VLSN is in one batch. So no file is ever replaced.
 """
 
@@ -48,7 +48,7 @@ _OURS: Final = (FOLDER, LOCK, STAGED)
 
 class Committer:
     """Commits batches to ``target`` under the name ``exporter``, which is unique to this start. ``wall_us`` returns the
-    time in µs since the epoch. It is not thread-safe."""
+    time in µs since the epoch. A ``Committer`` is not thread-safe."""
 
     def __init__(self, target: Target, exporter: str, wall_us: Callable[[], int]) -> None:
         self._target = target

@@ -4,8 +4,8 @@
     tasks                       read some VLSNs of it, write staged files
 
 A batch ends at the end of a block, so a transaction is in one batch. ``continuous`` continues with entries as they
-become durable. It is one loop with one record of the position, the last manifest. A streaming query would keep a second
-record in its checkpoint.
+become durable. A continuous export is one loop with one record of the position, the last manifest. A streaming query
+would keep a second record in its checkpoint.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class DataFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Gap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """VLSNs that retention removed before they were exported. Both bounds are inclusive."""
+    """The VLSNs, inclusive, that retention removed before they were exported."""
 
     first: Positive
     last: Positive
@@ -102,7 +102,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     exporter: str
     settings: Settings
     first: Natural
-    """The first VLSN of the batch. For a claim it is the next VLSN to export."""
+    """The first VLSN of the batch; in a claim, the next VLSN to export."""
     last: Natural
     """The last VLSN that is exported or skipped; 0 before the first batch."""
     mark: Mark | None
@@ -150,7 +150,8 @@ def number_of(name: str) -> int:
 
 
 def encode(manifest: Manifest) -> bytes:
-    """Encodes a manifest, after a check that it can be decoded again. Raises ``ValueError`` if it is invalid."""
+    """Encodes a manifest, after a check that it can be decoded again. Raises ``ValueError`` if the manifest is
+    invalid."""
     manifest.validate()
     return msgspec.json.format(_encoder.encode(manifest), indent=1) + b"\n"
 

@@ -4,7 +4,8 @@ A store must provide three things:
 
 1. An object appears completely or not at all, and a list names every object that was stored before the list began.
 2. *Create*: an object is stored only if its name is free (S3: ``If-None-Match: *``). If fsspec has no such call for the
-   store, two simultaneous exports cannot be told apart. Then the caller must confirm that only one runs.
+   store, two simultaneous exports cannot be told apart. For such a store the caller must confirm that only one export
+   runs.
 3. A copy within the store. Stores cannot rename: a staged object is copied to its final name, then removed.
 """
 
@@ -30,7 +31,7 @@ BLOCK_BYTES: Final = 8 << 20
 def target_of(text: str, *, one_exporter: bool = False) -> Target:
     """Returns the target that ``--to`` names: a directory, or a prefix of an object store. Nothing is opened yet.
     Raises ``BadTarget`` for a path that is no directory, a missing package (fsspec, or the store's), or a store that
-    refuses. Also raises it for a store without *create*, unless ``one_exporter`` is set."""
+    refuses. A store without *create* also raises ``BadTarget``, unless ``one_exporter`` is set."""
     if "://" not in text or text.startswith("file://"):
         path = os.path.abspath(text.removeprefix("file://"))
         if os.path.lexists(path) and not os.path.isdir(path):

@@ -80,7 +80,7 @@ class GroupOrigin:
 
 
 class CopiesOrigin:
-    """Directories of one group's nodes, as the data source reads them. They are surveyed only once."""
+    """Directories of one group's nodes, as the data source reads them, surveyed only once."""
 
     def __init__(self, text: str) -> None:
         self._options = read_options({"path": text}, Use.BATCH)

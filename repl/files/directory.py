@@ -83,8 +83,8 @@ class Directory:
             file.close()
 
     def replace(self, name: str, beside: str, pieces: Iterable[Buffer]) -> None:
-        """Replaces or creates a file. It is durable on return, and other processes never see it half written. Until it
-        is complete, the file has the name ``beside``."""
+        """Replaces or creates a file. The file is durable on return, and other processes never see it half written.
+        Until it is complete, the file has the name ``beside``."""
         self.write(beside, pieces)
         self.rename(beside, name)
         self.sync(name)
@@ -125,7 +125,7 @@ class NewFile:
         self._at += len(data)
 
     def close(self) -> None:
-        """Closes the file. On return its contents are complete and durable, but its name is not durable."""
+        """Closes the file. On return the contents are complete and durable, but the file's name is not durable."""
         try:
             self._file.sync()
         finally:

@@ -7,9 +7,9 @@ If every answering master has a lower term, one of them learns the stored term a
 first feed only from the incarnation (store) and process to which it last reported that it is empty.
 
 Each try waits up to half a second; after a feed that has streamed, the waits start over. Some refusals do not end by
-themselves (not listed, no VLSN in common). Such a refusal is shown as the reason of the node's state. The node still
-tries again, because a person or the group may remove the cause. If a block differs from the master's, the members'
-copies decide (``integrity``). A rollback of durable entries halts the node.
+themselves (not listed, no VLSN in common). A refusal that does not end by itself is shown as the reason of the node's
+state. The node still tries again, because a person or the group may remove the cause. If a block differs from the
+master's, the members' copies decide (``integrity``). A rollback of durable entries halts the node.
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ class Following(Role):
 
     async def _find(self) -> Answer:
         """Returns the answer of the member that is the master. A master of a term below the stored term is returned
-        only if there is no other. It will refuse the feed, but learn the stored term and step down. Raises
-        ``NotMaster``, ``NotListed``, ``WrongVersion``."""
+        only if there is no other. A master of a lower term will refuse the feed, but learn the stored term and step
+        down. Raises ``NotMaster``, ``NotListed``, ``WrongVersion``."""
         member = self.member
         loop = asyncio.get_running_loop()
         called = self._called = loop.create_future()
@@ -204,8 +204,8 @@ class Following(Role):
             self._electing.gone(name)
 
     def _check_near(self, master: Answer) -> None:
-        """Refuses a master whose term is far above this node's term and that no other member names. Its election would
-        have needed this node's vote. Raises ``NotMaster``."""
+        """Refuses a master whose term is far above this node's term and that no other member names. The election of
+        such a master would have needed this node's vote. Raises ``NotMaster``."""
         stored = self.log.node_file.record.term
         if master.term > stored + TERMS_AHEAD_MAX and self.member.members.vouches_for_itself(NodeName(master.name)):
             raise NotMaster(f"{master.name} leads term {master.term}, far above {stored}, and no other member names it")
@@ -320,7 +320,7 @@ class Following(Role):
     def synced(self, last_vlsn: Vlsn) -> None:
         if self.feed is not None:
             self.feed.synced()
-        self._reads.rose()  # these blocks were durable before they came into the ring (recent blocks in memory)
+        self._reads.rose()  # blocks that come into the ring (recent blocks in memory) may have been durable before
 
     def tick(self) -> None:
         if self.feed is not None:
@@ -332,8 +332,8 @@ class Following(Role):
 
     def _meet_floor(self, position: Position) -> None:
         """Lowers a vote floor that this feed has reached. The vote floor is the end that the log once had. Entries
-        above it were acknowledged before this feed began: the master of the stored term has them, or they were not
-        durable. Otherwise a high floor of the stored term would remain until the next term."""
+        above the floor were acknowledged before this feed began: the master of the stored term has them, or they were
+        not durable. If the floor were not lowered, it would remain until the next term."""
         log = self.log
         record, last = log.node_file.record, log.view.range.last_sync
         below = is_below_floor(record, (log.view.history.term_of(last), last))
@@ -342,8 +342,8 @@ class Following(Role):
 
 
 def _is_integrity(error: BaseException) -> bool:
-    """Returns whether the error reports that two copies differ. This node or the master may have found the
-    difference."""
+    """Returns whether the error reports that two copies differ. The difference may have been found by this node or by
+    the master."""
     rejected = isinstance(error, FeedRejected) and error.reason == IntegrityFault.slug
     return rejected or isinstance(error, IntegrityFault)
 

@@ -1,8 +1,8 @@
-"""The role of the member whose name comes first, while its log is empty. It founds the group if all other members
-report empty logs.
+"""The role of the member whose name comes first, while its log is empty. The founder founds the group if all other
+members report empty logs.
 
-The role ends when this node is master in the founding term, or when another member has a log of this group. In the
-latter case this node follows.
+The role ends when this node is master in the founding term, or when another member has a log of this group. If another
+member has a log, this node follows.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""The role of a node that starts with a used disk. It asks the other members which promises they have received from it.
+"""The role of a node that starts with a used disk. The node asks the other members which promises they have received
+from it.
 
 The node neither votes, nor stands, nor accepts a feed until enough members have answered: at least one, and every other
 member that can be reached. One slow member may be the only one that remembers a promise which the disk has lost. A
 machine whose process has ended refuses at once; a silent machine delays the start by ``connect_timeout_s``. A group
 that has its majority without this node continues meanwhile.
 
-If the disk has lost a promise, the node becomes another incarnation (store). Its log stays, but it has no vote until a
-GROUP entry admits it again (``old_images``, ``group_changes``). A node that was empty at its start does not ask, nor
-does the only electable member.
+If the disk has lost a promise, the node becomes another incarnation (store). The node keeps its log, but has no vote
+until a GROUP entry admits it again (``old_images``, ``group_changes``). A node that was empty at its start does not
+ask, nor does the only electable member.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ AGAIN_S = 0.2
 
 
 class Returning(Role):
-    """Asks the members for this node's promises. ``run`` returns once they have answered and the node has the right
-    incarnation."""
+    """Asks the members for this node's promises. ``run`` returns once the members have answered and the node has the
+    right incarnation."""
 
     def __init__(self, opened: OpenMember, electing: Electing, providing: Providing) -> None:
         self.member = opened.member

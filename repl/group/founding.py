@@ -1,8 +1,8 @@
 """Founding: how a group begins.
 
-The founding term needs no vote. The member whose name comes first is the founder. It asks every member. Once *all* have
-answered that they are empty and have no write under way, the founder stores a term above all stored terms. It then
-writes TERM and GROUP, which lists the members' incarnations (stores), as **one block**:
+The founding term needs no vote. The member whose name comes first is the founder, which asks every member. Once *all*
+have answered that they are empty and have no write under way, the founder stores a term above all stored terms. The
+founder then writes the entries TERM and GROUP, which lists the members' incarnations (stores), as **one block**:
 
     ask n1 n2 n3  ─►  all empty, stored terms 0 0 2  ─►  term 3 stored, synced  ─►  block (3, 1): TERM, GROUP
 
@@ -83,8 +83,8 @@ class KnownGroup(msgspec.Struct, frozen=True):
 
 
 class Alarm(msgspec.Struct, frozen=True):
-    """A condition of a node that needs a person. ``what`` and ``why`` describe it as text. ``kind`` is stable from
-    release to release. ``name`` is the consumer or destination concerned."""
+    """A condition of a node that needs a person. ``what`` and ``why`` describe the condition as text. ``kind`` is
+    stable from release to release. ``name`` is the consumer or destination concerned."""
 
     kind: str
     name: str
@@ -128,7 +128,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     known_group: KnownGroup | None = None
     """The group as the answering node knows it, if the asking node has lost it."""
     holds: dict[Name, HoldPosition] | None = None
-    """The positions from which members still need the log. Only a master sends them (``member_holds``)."""
+    """The positions from which members still need the log. Only a master sends positions (``member_holds``)."""
     levels: Levels = LEVEL_1
     """The levels that the answering node speaks."""
     members: dict[Name, MasterUrl] = {}  # msgspec copies it
@@ -149,7 +149,7 @@ class Found:
     term: Term
     group: GroupEntry
     level: int = LEVEL_1.min
-    """The highest level that all members speak. The founding block sets it, unless it is the lowest level."""
+    """The highest level that all members speak. The founding block sets this level, unless it is the lowest one."""
 
 
 @dataclass(frozen=True, slots=True)

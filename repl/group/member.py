@@ -107,7 +107,7 @@ class Member:
         self.fatal = on_fatal
         self.workers = Workers(seams.threads, on_fatal)
         self.alarms: Callable[[], list[Alarm]] = list
-        """Returns the alarms of this node. They are sent in every answer to a hello."""
+        """Returns the alarms of this node, which are sent in every answer to a hello."""
         self._known_master: tuple[NodeName, int] | None = None
 
     @property
@@ -211,8 +211,8 @@ class Member:
         return "; ".join(f"{name}: {said}" for name, said in sorted(self.members.unlisted_by.items()))
 
     def check_listed(self) -> None:
-        """Raises ``NotListed`` while this node knows that it was removed from the group. Its reads would become older
-        without limit."""
+        """Raises ``NotListed`` while this node knows that it was removed from the group. Reads from a removed node
+        would become older without limit."""
         if why := self.removed():
             raise NotListed(f"{self.name} is no longer a member of the group: {why}")
 
@@ -249,8 +249,8 @@ class OpenMember:
         """Reads messages of destinations that the log no longer has."""
         self.holds = MemberHolds(log, member.name, self._hold_dropped)
         self.announced: tuple[Term, str] = (Term(0), "")
-        """The node that this one has asked to take over as master, and the term at that time. It stays set after the
-        term has ended."""
+        """The node that this one has asked to take over as master, and the term at that time. The attribute stays set
+        after the term has ended."""
         self._parts: dict[type, object] = {}
         self._rolling_back: asyncio.Future[None] | None = None
         member.node_file = log.node_file
@@ -296,8 +296,8 @@ class OpenMember:
 
     async def roll_back(self, matchpoint: Vlsn) -> None:
         """Rolls back the blocks after ``matchpoint``. On return the rollback is complete, or was refused. Raises
-        ``RollbackProhibited``, and the errors of ``Log.rollback``. If the caller is cancelled, the rollback continues;
-        ``drained`` waits for it."""
+        ``RollbackProhibited``, and the errors of ``Log.rollback``. If the caller is cancelled, the rollback continues,
+        and ``drained`` waits for its end."""
         self.check()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         last = self.log.view.range.last

@@ -38,7 +38,7 @@ class MemberHolds:
     def __init__(self, log: LocalLog, own: str, on_dropped: Dropped) -> None:
         self.known = False
         """True once a master has reported the members' positions, or while this node is the master. A node may clean
-        its log only then."""
+        its log only if this is True."""
         self._log = log
         self._own = own
         self._on_dropped = on_dropped

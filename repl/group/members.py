@@ -34,8 +34,8 @@ class Members:
         self._vouched: dict[NodeName, str] = {}
         """Nodes in another member's list, if that list is newer than this node's."""
         self._by_own_word: dict[NodeName, str] = {}
-        """Nodes that claim to be in a newer list of members. They are asked only while too few members of this node's
-        own list can be reached."""
+        """Nodes that claim to be in a newer list of members. Such nodes are asked only while too few members of this
+        node's own list can be reached."""
         self.heard = Heard()
         """The reports of other nodes about themselves, since this process started."""
         self._left: dict[NodeName, str] = {}
@@ -156,6 +156,7 @@ class Members:
         return structs.replace(answer, levels=answer.levels.below(SIGNED))
 
     def check_strangers(self) -> None:
-        """Raises ``WrongVersion`` if some members share no level with this node. The error names these members."""
+        """Raises ``WrongVersion`` if some members share no level with this node. The error names all members without a
+        common level."""
         if self.strangers:
             raise WrongVersion("; ".join(said for _, said in sorted(self.strangers.items())))

@@ -181,9 +181,9 @@ def _checked(group: GroupEntry) -> GroupEntry:
 
 
 def counting(groups: Sequence[tuple[Vlsn, GroupEntry]], dtvlsn: int) -> GroupEntry | None:
-    """Returns the group whose members count for votes and acknowledgements. This is the newest group, except that a
-    member whose changed incarnation may be rolled back does not count. ``groups`` has the last durable GROUP entry and
-    all later ones, as in ``History``."""
+    """Returns the group whose members count for votes and acknowledgements. The newest group is returned, but without a
+    member whose changed incarnation may be rolled back. ``groups`` has the last durable GROUP entry and all later ones,
+    as in ``History``."""
     if not groups:
         return None
     at, newest = groups[-1]

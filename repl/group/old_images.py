@@ -1,8 +1,8 @@
 """Old images of disks: detects that a starting node has lost promises that it made.
 
 A node's promises depend on its disk: votes and terms are in its node file, acknowledged blocks in its log. If an older
-image of the disk comes back, the node could make contradicting promises. Its own disk cannot show that. Other members
-can, because they have received later reports.
+image of the disk comes back, the node could make contradicting promises. The node's own disk cannot show that it is
+old. Other members can, because they have received later reports.
 
     n3 reported   node file 17, stored term 5; VLSN 90, of term 4, synced
     n3 starts     node file 17, VLSN 90 of term 4 in its log         the same disk
@@ -19,10 +19,10 @@ can, because they have received later reports.
    node *shows* its log, and its vote floor if that is above the log's end.
 3. Reports are kept in memory only: each member keeps them while it runs. An old image is not detected if no running
    member has a newer report.
-4. A damaged image may be restored before the node can ask. Then its acknowledged end is compared with the restored log:
-   the log contains it, or a later term has replaced it. A restore copies only durable blocks, and stores only their
-   terms. A durable block of a later term proves that all earlier durable entries are before it. Lost votes do not come
-   back: a restore does not raise the sequence.
+4. A damaged image may be restored before the node can ask. In that case the image's acknowledged end is compared with
+   the restored log: the log contains it, or a later term has replaced it. A restore copies only durable blocks, and
+   stores only their terms. A durable block of a later term proves that all earlier durable entries are before it. Lost
+   votes do not come back: a restore does not raise the sequence.
 
 Pure.
 """

@@ -22,8 +22,8 @@ class ReplicaLag:
         enough."""
 
     def note(self, now_s: float, have: int, wanted: int) -> None:
-        """Notes the replica's position ``have`` and the log's end ``wanted``. It may be called at any rate; about one
-        sample a second is kept."""
+        """Notes the replica's position ``have`` and the log's end ``wanted``. The method may be called at any rate;
+        about one sample a second is kept."""
         known = next((then_s for then_s, _, there in self._samples if there > have), None)
         self._since_s = known if known is None or self._since_s is None else min(known, self._since_s)
         if not self._samples or now_s - self._samples[-1][0] >= SAMPLE_S:
@@ -31,9 +31,9 @@ class ReplicaLag:
 
     def status(self, now_s: float, have: int, wanted: int) -> dict[str, float | int | None]:
         """Returns ``lag_vlsns``, ``lag_s``, ``vlsns_per_s`` and ``expected_s``. ``lag_s`` is the age of the first
-        missing VLSN, to a second. Beyond ten seconds it is the time for which the replica has been that far behind.
-        ``expected_s`` is the time until nothing is missing, at the rate of the last seconds; it is None while the lag
-        does not shrink or is not known yet."""
+        missing VLSN, to a second. Beyond ten seconds, ``lag_s`` is the time for which the replica has been that far
+        behind. ``expected_s`` is the time until nothing is missing, at the rate of the last seconds; it is None while
+        the lag does not shrink or is not known yet."""
         lag = max(0, wanted - have)
         rate, expected = 0.0, 0.0 if not lag else None
         if self._samples and now_s > self._samples[0][0]:

@@ -36,7 +36,7 @@ class Role(LogListener):
     # Events, in addition to those of the log.
 
     def tick(self) -> None:
-        """Does periodic work. It is called once in ``TICK_S`` seconds."""
+        """Does periodic work; called once in ``TICK_S`` seconds."""
 
     def called(self) -> None:
         """Called when a new master contacts its replicas."""

@@ -209,7 +209,8 @@ class Admission:
 
     async def settle_gone(self, handle: Handle) -> None:
         """Makes sure that a transaction without staged entries was never logged under its handle. Raises
-        ``TransactionClosed`` if it was logged, and ``OutcomeUnknown``, ``ProducersMissing``, ``NotMaster``."""
+        ``TransactionClosed`` if the transaction was logged, and ``OutcomeUnknown``, ``ProducersMissing``,
+        ``NotMaster``."""
         self.check_transactions()
         if not self.has_commit(handle.id):
             self._once.check_handle(handle.id, handle.born)
@@ -233,8 +234,8 @@ class Admission:
         asyncio.get_running_loop().call_soon(lead.book.release_repeats)
 
     async def _compare(self, append: ProducerAppend) -> None:
-        """Compares a repeated submission with the entries at its VLSNs in the log. If these entries can no longer be
-        read, an equal name is sufficient."""
+        """Compares a repeated submission with the entries at its VLSNs in the log. If the entries in the log can no
+        longer be read, an equal name is sufficient."""
         reads, submission = self._lead.reads, append.submission
         assert submission is not None
         try:

@@ -144,7 +144,7 @@ class AppendBook:
             self.release_repeats()
 
     def sealed(self, appends: list[Pending]) -> None:
-        """Notes that these appends were sealed. Their VLSNs are above those of all earlier appends."""
+        """Notes that these appends were sealed, with VLSNs above those of all earlier appends."""
         for append in appends:
             assert isinstance(append, Append)
             if append.acks is Acks.MAJORITY:

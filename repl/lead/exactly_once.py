@@ -9,9 +9,9 @@ A producer numbers its submissions with a sequence: 0, 1, 2 … A submission is 
 
 1. The expected sequence is checked when a submission enters the queue, against the whole log and the queue. So if two
    connections send the same submission, one entry is logged.
-2. A duplicate gets the original's VLSNs and term. It is answered only when the original is as safe as the duplicate
-   requests. A duplicate must have the same contents as the original. A queued original is compared here, a logged
-   original by ``repeat`` (``vlsn/format/same_submission.py``).
+2. A duplicate gets the original's VLSNs and term. A duplicate is answered only when the original is as safe as the
+   duplicate requests. A duplicate must have the same contents as the original. A queued original is compared here, a
+   logged original by ``repeat`` (``vlsn/format/same_submission.py``).
 3. If the queue returns a submission unlogged, its sequence is expected again.
 4. A transaction without a producer is named by its handle: the handle's id, and ``HANDLE_SEQUENCE`` as its only
    sequence. The names of such transactions have their own table (``History.commits``).
@@ -230,8 +230,8 @@ class Once:
         return 0
 
     def _is_fresh(self, append: ProducerAppend) -> bool:
-        """Returns whether a transaction, sent for the first time, is neither queued nor logged. This is the usual
-        case."""
+        """Returns whether a transaction, sent for the first time, is neither queued nor logged. A new transaction is
+        the usual case."""
         known = append.key in self.queued or append.producer in self._log.view.history.commits
         return not known and append.submission is not None
 

@@ -72,7 +72,7 @@ class Changes:
         self.at = NULL_VLSN
         """The VLSN of the newest GROUP entry, whose members count."""
         self.settled = False
-        """True once the newest GROUP entry is durable. Until then the members of the preceding GROUP entry count as
+        """True once the newest GROUP entry is durable. Before that, the members of the preceding GROUP entry count as
         well."""
         self._under_way: asyncio.Future[Vlsn] | None = None
         self._rounds: dict[Feeder, _Round] = {}
@@ -271,8 +271,8 @@ class Changes:
 
 
 def document(opened: OpenMember) -> dict[str, Any]:
-    """Makes the document of ``GET /v1/group``. On the master it includes the lag of each member, and whether the level
-    can be raised."""
+    """Makes the document of ``GET /v1/group``. On the master the document includes the lag of each member, and whether
+    the level can be raised."""
     opened.check()
     member, log = opened.member, opened.log
     group = log.view.history.group

@@ -24,7 +24,8 @@ MAKE_WAY_S = 0.5
 
 
 class HandingOver:
-    """The hand-over of one term. It sets two attributes of the term: ``heir`` (the successor) and ``holds_back``."""
+    """The hand-over of one term's mastership. It sets two attributes of the term: ``heir`` (the successor) and
+    ``holds_back``."""
 
     def __init__(self, lead: Tenure, admission: Admission) -> None:
         self._lead = lead
@@ -96,8 +97,8 @@ class HandingOver:
         self._over.set()
 
     async def make_way(self) -> None:
-        """Hands over if this master has no disk space or no next segment, and some replica has space. Otherwise this
-        node stays the master."""
+        """Hands over if this master has no disk space or no next segment, and some replica has space. If no replica has
+        space, this node stays the master."""
         lead = self._lead
         while True:
             await asyncio.sleep(MAKE_WAY_S)

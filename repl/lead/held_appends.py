@@ -1,6 +1,6 @@
 """Appends that a master holds back for a moment instead of refusing them at once.
 
-Appends are held while the master hands over, and while a new master's replicas are not connected yet. Both waits are
+Appends are held while the master hands over, and while a new master's replicas are not connected yet. Such waits are
 short: a hand-over takes at most ``HAND_OVER_S``. After an election, a replica connects within milliseconds unless it is
 down. A refused client would wait longer than needed: ``Retry-After`` makes it wait a second where a few milliseconds
 are enough.

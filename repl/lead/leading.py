@@ -191,8 +191,8 @@ class Leading(Tenure):
         return self.admission.submit(Transaction((), puts.entry()), Acks.MAJORITY, done, puts=puts)
 
     def _log_note(self, submission: Submission, done: Done) -> object:
-        """Logs acknowledgements of destinations with a sync, whatever the group's durability. Their callers get an
-        answer that says durable."""
+        """Logs acknowledgements of destinations with a sync, whatever the group's durability. The caller of an
+        acknowledgement gets an answer that says durable."""
         return self.admission.submit(submission, Acks.MAJORITY, done, durability=SYNCED)
 
     # Appends.
@@ -347,7 +347,7 @@ class Leading(Tenure):
 
     def _withdraw(self, feeder: Feeder) -> None:
         """Stops counting the syncs of a replica that is not fed or does not answer. The replica may be rolling back
-        blocks that it has acknowledged. It counts again after its next acknowledgement."""
+        blocks that it has acknowledged. The replica counts again after its next acknowledgement."""
         incarnation = Incarnation(feeder.incarnation)
         self.member.members.heard.note(incarnation, self.heard_of(incarnation))
         self.book.withdraw(incarnation)

@@ -115,7 +115,7 @@ class NameConflicts:
 
 
 def _nothing() -> None:
-    """Does nothing. It stands in for a function that may be called once only."""
+    """Does nothing; it replaces a function that must not be called a second time."""
 
 
 def _size(name: str, value: bytes | None) -> int:

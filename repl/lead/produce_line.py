@@ -1,8 +1,8 @@
 """Producers that wait for room, in the budget of bodies or in the log's queue.
 
-A producer waits for its answers anyway, so it is not refused when a budget is full. Instead it waits with one
-message, in order of arrival. The bytes of waiting messages are limited. A message is refused when the limit is
-reached, or when the message times out.
+A producer waits for its answers anyway, so it is not refused when a budget is full. Instead the producer waits with one
+message, in order of arrival. The bytes of waiting messages are limited. A message is refused when the limit is reached,
+or when the message times out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Try = Callable[[], bool]
 
 
 class Line:
-    """The line of waiting producers of one gateway. Most of them wait for room in ``bodies``, the budget of request
+    """The line of waiting producers of one gateway. Most producers wait for room in ``bodies``, the budget of request
     bodies."""
 
     def __init__(self, bodies: Budget) -> None:
@@ -45,7 +45,7 @@ class Line:
             self.waiting_bytes.give(self._line.pop(again))
 
     def _given(self) -> None:
-        """Tries again after bytes were returned to the budget. This happens in a later turn of the event loop,
+        """Tries again after bytes were returned to the budget. The next try runs in a later turn of the event loop,
         because the caller that returned the bytes has not finished."""
         if self._called is not None:
             self._called.cancel()

@@ -7,9 +7,9 @@ sync.
     durability write_no_sync,no_sync · acks majority of three
     n1 (master) sealed 90, written 90, synced 70 · n2 received 90, written 70 · n3 received 80 ─► answered to VLSN 90
 
-1. An early answer relies on bytes in memory or in the operating system's cache. It says ``durable`` only if a majority
-   happens to have synced the append. Early answers do not move the DTVLSN, which readers, elections and rollbacks
-   follow: it counts synced entries only.
+1. An early answer relies on bytes in memory or in the operating system's cache. An early answer says ``durable`` only
+   if a majority happens to have synced the append. Early answers do not move the DTVLSN, which readers, elections and
+   rollbacks follow: it counts synced entries only.
 2. A replica may sync a block later only if every entry in the block allows that.
 3. An append that requests a sync loses no safety: it is synced together with all earlier entries.
 """
@@ -36,7 +36,7 @@ class UnsyncedAppends:
 
     def __init__(self, book: AppendBook, messages: Messages) -> None:
         self.used = False
-        """True once an append with less than a sync was submitted. Until then callers skip this class."""
+        """True once an append with less than a sync was submitted. While it is False, callers skip this class."""
         self._book = book
         self._messages = messages
         self._waiting: dict[tuple[Acks, GroupDurability], deque[Append]] = {}

@@ -1,7 +1,8 @@
-"""Positions of consumers. A COMMIT sets them as names, alone or together with a transaction's entries.
+"""Positions of consumers. A COMMIT entry sets positions as named values, alone or together with a transaction's
+entries.
 
-This module checks the new position against the log. The position that it replaces is checked later, when the commit
-enters the queue (``name_conflicts``).
+This module checks the new position against the log. The position that a commit replaces is checked later, when the
+commit enters the queue (``name_conflicts``).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""States of sinks. The COMMIT of a part of a batch sets them as names. The state that is replaced is checked later
-(``name_conflicts``)."""
+"""States of sinks. The COMMIT entry of a part of a batch sets states as named values. The state that is replaced is
+checked later (``name_conflicts``)."""
 
 from __future__ import annotations
 

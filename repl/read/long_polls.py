@@ -287,7 +287,7 @@ class _Awaited:
         return False
 
     def due(self) -> None:
-        if self.audience is not None:  # otherwise the reader has its page, and the request's task has not run since
+        if self.audience is not None:  # without an audience the reader has its page
             self.take(self._pages.nothing(self))
 
 

@@ -2,7 +2,7 @@
 
 A *page* is the answer to one read; it may have 4 MiB. Two limits bound the memory of reads. Only a few pages are made
 at once, and an answer counts against a budget until its socket has accepted it. A read that waits for new entries uses
-no slot for concurrent reads. It gets a small page, which all waiting readers with the same request share
+no slot for concurrent reads. A waiting reader gets a small page, which all readers with the same request share
 (``long_polls``).
 
 The default ``consistency=durable`` shows all entries that this node knows to be durable. With ``linearizable`` a
@@ -90,8 +90,8 @@ class ReadRoutes:
         return self._answer(page.headers, page.piece.data)
 
     def quick(self, request: Request) -> Start | None:
-        """Returns the fast path for long-polls. It is possible because all readers with equal requests get the same
-        HTTP head, byte for byte. Raises ``BadArgument``."""
+        """Returns the fast path for long-polls. The fast path is possible because all readers with equal requests get
+        the same HTTP head, byte for byte. Raises ``BadArgument``."""
         fields = request.query
         if "wait" not in fields or _asked(fields) != ANY:
             return None
@@ -218,7 +218,7 @@ def _producer_at(opened: OpenMember, producer: int) -> ProducerAt:
 
 
 class _Poll:
-    """A long-poll on the fast path. It has no task and no timer of its own (``long_polls.Reader``)."""
+    """A long-poll on the fast path, without a task or timer of its own (``long_polls.Reader``)."""
 
     __slots__ = ("_answer", "_pages", "_readers", "audience", "tick")
 
@@ -266,7 +266,7 @@ class _Poll:
 
 
 class _Counted:
-    """A large body in pieces. Its bytes count against a budget until it is sent or abandoned."""
+    """A large body in pieces. The body's bytes count against a budget until it is sent or abandoned."""
 
     def __init__(self, body: bytes, budget: Budget) -> None:
         self._body = memoryview(body)

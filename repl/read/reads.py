@@ -33,7 +33,7 @@ WAITERS_MAX = 10_000
 LOOK_BYTES_MAX = 32 * MIB
 """A read with a key filter searches at most this many bytes of blocks if it finds nothing."""
 LOOK_BYTES_AT_ONCE = MIB
-"""After a search has passed this many bytes, other tasks run. This many bytes take about a millisecond."""
+"""After a search has passed this many bytes, which takes about a millisecond, other tasks run."""
 WAKES_A_TURN = 16
 """The most pages (answers to readers) that are begun in one turn of the event loop. If many readers request different
 entries, many pages wait."""
@@ -69,8 +69,8 @@ class Reads:
 
     @property
     def durable(self) -> Vlsn:
-        """The VLSN up to which readers may see the log. A majority has synced it; this node may not be part of that
-        majority."""
+        """The VLSN up to which readers may see the log. A majority has synced the log up to there; this node may not be
+        part of that majority."""
         return min(self._contents.dtvlsn, self._ring.last_vlsn)
 
     def rose(self) -> None:
@@ -143,7 +143,7 @@ class Reads:
         all_kinds: bool,
         keys: KeyFilter | None = None,
     ) -> EntryPage:
-        """Reads entries from ``from_vlsn`` on. A page without entries ends at the durable end. With ``keys`` it may
+        """Reads entries from ``from_vlsn`` on. A page without entries ends at the durable end. With ``keys`` a page may
         also end after ``LOOK_BYTES_MAX`` bytes without a wanted entry."""
         at = self._start(from_vlsn)
         wanted = _Wanted(limit, bytes_max, None if all_kinds else DATA_ONLY, keys)

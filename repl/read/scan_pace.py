@@ -2,7 +2,7 @@
 
     rate 4 MiB/s    1 MiB asked for at 0.00 s: at once    at 0.05 s: waits until 0.25 s    at 0.06 s: until 0.5 s
 
-The audit and Spark scan the log as fast as they can. Without a limit they would leave too little of the disk, the
+The audit and Spark scan the log as fast as they can. Scans without a limit would leave too little of the disk, the
 socket and the event loop to appends. Bytes that are not used in quiet times are not saved up.
 """
 

@@ -1,5 +1,5 @@
-"""Reads the files of a log for ``GET /v1/segments``, unchanged, up to the synced length. If it cannot, an error says
-why."""
+"""Reads the files of a log for ``GET /v1/segments``, unchanged, up to the synced length. If the files cannot be read,
+an error says why."""
 
 from __future__ import annotations
 

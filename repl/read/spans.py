@@ -68,8 +68,9 @@ class _Files:
         return int(mapping[0]), start + lsn_offset(mapping[1])
 
     def cut(self, at: int, last: int, position: int) -> int:
-        """Finds where a span from ``at`` ends. It ends at the last indexed block that begins at or before ``position``,
-        or else at the first such block after ``at``. The block of ``last`` must begin after ``position``."""
+        """Finds where a span from ``at`` ends. The span ends at the last indexed block that begins at or before
+        ``position``, or else at the first such block after ``at``. The block of ``last`` must begin after
+        ``position``."""
         low, high = at, last  # invariant: position(low) <= position < position(high)
         while high - low > 1:
             middle = (low + high) // 2

@@ -4,14 +4,14 @@
     data: {"vlsn":17,"term":2,"time":…,"value":"…"}
 
 After 15 s without an event the node sends a comment. The header ``Last-Event-ID``, which a browser sends when it
-reconnects, continues after that VLSN, and replaces ``?from=`` and ``after_term``. Without these, the tail begins at the
-log's first entry. With ``?ids=vlsn@term`` event ids look like ``17@2``. A browser that reconnects with such an id gets
-``not-in-log`` if the log does not contain VLSN 17 of term 2. An error before the first event is a problem document. A
-later error is an event ``error`` with such a document, which ends the stream.
+reconnects, continues after that VLSN, and replaces ``?from=`` and ``after_term``. A request without any of the three
+begins at the log's first entry. With ``?ids=vlsn@term`` event ids look like ``17@2``. A browser that reconnects with
+such an id gets ``not-in-log`` if the log does not contain VLSN 17 of term 2. An error before the first event is a
+problem document. A later error is an event ``error`` with such a document, which ends the stream.
 
-A tail has no task. It is an element in a set of waiting readers (``long_polls``), and new entries are written directly
-to its socket. While the client does not take its bytes, the tail is removed from the set. It continues once the bytes
-are taken.
+A tail has no task. Each tail is an element in a set of waiting readers (``long_polls``), and new entries are written
+directly to its socket. While the client does not take its bytes, the tail is removed from the set. The tail continues
+once the bytes are taken.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Cleaning on a node: its conditions, its holds and its reports. Cleaning removes the oldest segments of the log.
 
 1. A node cleans only while it is master or replica, knows its group, and has a retention (``retention_bytes``,
-   ``retention_age_s``). It cleans once in ``cleaning_period_s``, and when a person requests it.
+   ``retention_age_s``). A cleaning runs once in ``cleaning_period_s``, and when a person requests it.
 2. The age of an entry is this node's clock minus the time that the entry's master stored in it. So before entries are
    removed by age, every member is asked for its clock. A majority, this node included, must have answered, and no clock
    may differ by more than a minute. So a clock that jumps by a year empties no log. A node without other members

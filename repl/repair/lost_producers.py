@@ -2,17 +2,18 @@
 
 In a log that was cleaned, some facts are in the state record only: the producers of removed submissions, removed
 transactions, and the small state (named values). If the record is lost, the node answers only from its remaining
-knowledge (``once``, rule 6). From its start on it asks every member, until one answers:
+knowledge (``once``, rule 6). From its start on the node asks every member, until one answers:
 
     log from 61 on, state lost: lacks 1–60       n2 lacks nothing: asked for its table at a VLSN from 60 to 95
     n2 answers: at 93, in term 4                 VLSN 93 is of term 4 here, so both logs are equal up to there
     its table, then 94 and 95 from this log      both must agree on 61–93, otherwise the table is refused
 
-1. The VLSN of the answer is durable in both logs. Both tables are exact at that VLSN: neither includes a later entry.
+1. The VLSN of the answer is durable in both logs. The tables of both nodes are exact at that VLSN: neither includes a
+   later entry.
 2. A table that is less incomplete than this node's is accepted, too, because no member may have a complete one.
-3. If every member has answered, and no table is less incomplete, the lost content is lost for good. Then the master
-   alone treats it as forgotten, like entries that were dropped for lack of room. The other members fetch the master's
-   table.
+3. If every member has answered, and no table is less incomplete, the lost content is lost for good. In that case the
+   master alone treats the content as forgotten, like entries that were dropped for lack of room. The other members
+   fetch the master's table.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from vlsn.state.options import LogOptions
 
 
 def open_recovered(config: NodeConfig, seams: Seams, *, restoring: bool = False) -> Recovered:
-    """Opens the log. This blocks, so it runs on the keeper's thread. Raises the errors of ``recover``."""
+    """Opens the log. Opening blocks, so it runs on the keeper's thread. Raises the errors of ``recover``."""
     return recover(
         str(config.dir),
         seams,

@@ -42,8 +42,8 @@ class Providing:
         self._restores.close_all(why)
 
     async def answer(self, ask: RestoreAsk) -> bytes:
-        """Returns the offer as JSON. An offer with a state record may have 32 MiB. It is made on another thread, so
-        that heartbeats continue. Raises ``Halted``, ``CopyNeeded``, and the errors of ``Restores``."""
+        """Returns the offer as JSON. An offer with a state record may have 32 MiB. A large offer is made on another
+        thread, so that heartbeats continue. Raises ``Halted``, ``CopyNeeded``, and the errors of ``Restores``."""
         member, role = self._member, self._opened.role
         feeders = role.replicas if role is not None else 0
         if ask.purpose == GIVE_UP:

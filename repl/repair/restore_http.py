@@ -38,8 +38,8 @@ destination's uuid, the VLSN that set it, and the first and last VLSN. Raises ``
 
 class RepairRoutes:
     """Helps members that restore or mend their logs. Each call raises ``FeedRefused`` for another group, sender or
-    receiver, and ``NotMaster`` while the log is not open. It also raises the errors of ``repl.repair.providing`` and
-    ``integrity``."""
+    receiver, and ``NotMaster`` while the log is not open. Each call also raises the errors of ``repl.repair.providing``
+    and ``integrity``."""
 
     def __init__(self, member: Member, give: Give) -> None:
         self._member = member

@@ -4,10 +4,10 @@
         ask all members ─► marker ─► log opened ``restoring`` ─► transfer, from one provider after another
         ─► clean stop ─► marker removed ─► the log is opened as at any start, and the node follows
 
-1. The marker is a file. If a node finds it at its start, it continues the restore, and does not open the log for any
-   other purpose.
+1. The marker is a file. A node that finds a marker at its start continues the restore, and does not open the log for
+   any other purpose.
 2. The marker is written only when there is a provider, so a node that reaches no member keeps its log. After
-   ``TRIES_MAX`` tries the node opens an undamaged log again. The other members may need its answers or its vote before
+   ``TRIES_MAX`` tries the node opens an undamaged log again. Other members may need this node's answers or vote before
    one of them can be a provider.
 3. If a provider fails, aborts or sends wrong bytes, the next provider is tried, with pauses, without end. The restored
    part stays. The restore begins again only if no provider's log continues that part.
@@ -58,7 +58,7 @@ TICK_S = 0.1
 AGAIN_VLSNS = 10_000
 """If a restore ends more than this many VLSNs behind its provider, another session continues it."""
 ROUNDS_MAX = 8
-"""At most this many sessions continue a restore. After that the feed delivers the remaining entries."""
+"""At most this many sessions continue a restore. The feed then delivers the remaining entries."""
 HISTORY_MAX = 8
 _Faults = (VlsnLogError, OSError, TimeoutError)
 
@@ -118,8 +118,8 @@ class Restoration:
 
     @property
     def gives_up(self) -> bool:
-        """True if this node's copy of the log is being given up, or may be. Then other members do not count on this
-        copy (``spared_copies``)."""
+        """True if this node's copy of the log is being given up, or may be. Other members do not rely on such a copy
+        (``spared_copies``)."""
         return self._going or self._asked > 0
 
     @contextmanager
@@ -144,7 +144,8 @@ class Restoration:
 
     async def lossless(self) -> End | None:
         """Returns the end of a log that does not open, if some member has every entry of it that may be durable
-        (``choose``); otherwise None. In that case a restore loses no entry that this node has acknowledged."""
+        (``choose``); otherwise None. If there is such a member, a restore loses no entry that this node has
+        acknowledged."""
         self._begins()
         try:
             end = await self._on_keeper(self._restart().end)
@@ -439,7 +440,7 @@ class Peer:
         if response.status != 200:
             raise error_of(bytes(response.body))
         body = bytes(response.body)
-        # An offer with a record may have 32 MiB. It is decoded on another thread, because this node may be the master.
+        # An offer with a record may have 32 MiB. Decoding runs on another thread, because this node may be the master.
         offer = (
             await member.workers.offload("reads")(partial(read_offer, body)) if purpose == RECORD else read_offer(body)
         )

@@ -1,4 +1,5 @@
-"""The scrub: a slow check of every sealed segment and every page. It finds damaged bytes before a reader needs them.
+"""The scrub: a slow check of every sealed segment and every page. The scrub finds damaged bytes before a reader needs
+them.
 
 At most ``scrub_bytes_per_s`` are read, one window at a time. A pass begins ``scrub_period_s`` after the end of the
 preceding one. The operating system's cache is dropped first, so that the disk itself is read. Every frame's checksum is
@@ -32,7 +33,7 @@ class Pages(Protocol):
     """The pages of a node's destinations, as the scrub uses them (``repl.destinations.page_scrub``)."""
 
     def listed(self) -> list[tuple[str, int]]:
-        """Returns the valid pages. For each page it has the uuid of the destination, and the page's number."""
+        """Returns the valid pages, each as the uuid of its destination and the page's number."""
         ...
 
     async def look(self, uuid: str, number: int) -> tuple[int, bool]:

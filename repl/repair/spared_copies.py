@@ -6,13 +6,13 @@
         fewer, or they do not answer        refused, ``not-ready``: nothing was changed
 
 A majority of the voters has the acknowledged entries. The restore is allowed if only a minority of the other voters is
-not known to be whole. Then at least one whole copy is left among the others, and the members without the acknowledged
-entries are too few to elect a master. If several nodes are asked at once, each node's copy stops counting before that
-node asks the others. So the last node finds too few whole copies, and is refused.
+not known to be whole. Under this condition at least one whole copy is left among the others, and the members without
+the acknowledged entries are too few to elect a master. If several nodes are asked at once, each node's copy stops
+counting before that node asks the others. So the last node finds too few whole copies, and is refused.
 
 A copy is *whole* if it has everything that its node ever acknowledged. Its incarnation must be the one that the group
-lists. It must end at or above its vote floor, have no known damage, and not be about to be restored itself. A halted
-node's copy counts as whole, because the node has halted in order to keep it.
+lists. A whole copy ends at or above its vote floor, has no known damage, and is not about to be restored itself. A
+halted node's copy counts as whole, because the node has halted in order to keep it.
 """
 
 from __future__ import annotations

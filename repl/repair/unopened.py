@@ -1,12 +1,12 @@
-"""Handles a log that does not open because of damage. It is mended with blocks of other members, or restored from a
-member.
+"""Handles a log that does not open because of damage. Such a log is mended with blocks of other members, or restored
+from a member.
 
     mended    with copies of the lost blocks, if the remaining bytes, or the bytes around them, show the blocks' term
               and so their names; otherwise with blocks that peers call durable
     restored  once mending has failed ``MENDS_BEFORE_RESTORE`` times and every entry that this log can have
               acknowledged is durable at a peer, or older than the term of a durable end there; or if a person asks
 
-Until then the node's state is DAMAGED. It sends other members the readable parts of its log.
+Until then the node's state is DAMAGED. A DAMAGED node sends other members the readable parts of its log.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Unopened:
         self._last: tuple[int, int] | None = None
 
     async def run(self, error: Damaged) -> None:
-        """Tries until the log is mended, or replaced by a member's log. Then the log can be opened again."""
+        """Tries until the log is mended, or replaced by a member's log. After that the log can be opened again."""
         member, restoration = self._member, self._restoration
         member.set_state("DAMAGED", str(error))
         asked = asyncio.create_task(restoration.asked(), name="restore")

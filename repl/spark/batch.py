@@ -1,5 +1,5 @@
-"""Batch reads. In visible mode they read the durable entries, in partitions over all sources. In physical mode they
-read every frame of one copy."""
+"""Batch reads. Visible mode reads the durable entries, in partitions over all sources. Physical mode reads every frame
+of one copy."""
 
 from __future__ import annotations
 

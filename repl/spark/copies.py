@@ -4,7 +4,7 @@
     n2        200 ─────────────────── 1000
     read 1 ──────────────────── 900 │ 901 1000     pieces of n1, then of n2; nodes share the VLSNs that both have
 
-Of each copy, only entries that this copy itself knows to be durable are read. Its later entries may differ from
+Of each copy, only entries that this copy itself knows to be durable are read. A copy's later entries may differ from
 those of the other copies.
 """
 

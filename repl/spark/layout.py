@@ -35,7 +35,8 @@ from vlsn.limits import BODY_BYTES_MAX, KIB, MIB
 from vlsn.seams import Buffer
 
 PROBE_BYTES: Final = 64 * KIB
-"""The bytes that a probe reads at first. If they contain no complete frame, the probe then reads four times as many."""
+"""The bytes that a probe reads at first. If the bytes contain no complete frame, the probe then reads four times as
+many."""
 PROBE_BYTES_MAX: Final = 2 * (BODY_BYTES_MAX + MIB)
 """The most bytes of a probe, enough for the longest frame."""
 NEAR_BYTES: Final = 256 * KIB

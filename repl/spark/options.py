@@ -2,8 +2,8 @@
 
     .option("form", 100)   →   BadArgument: vlsnlog has no option 'form'; did you mean 'from'?
 
-Spark changes option names to lower case. So they are compared without case, and shown in errors as the documentation
-writes them. Values are passed as text. All functions here are pure.
+Spark changes option names to lower case. So option names are compared without case, and shown in errors as the
+documentation writes them. Values are passed as text. All functions here are pure.
 """
 
 from __future__ import annotations

@@ -2,10 +2,9 @@
 or block.
 
 ``durable`` in a row means that a majority is known to have synced the entry: the entry is at or below the source's
-DTVLSN (durable end), and was not rolled back. Such an entry is never rolled back, so ``durable`` stays true in later
-reads. Damaged frames come last, one row each: their position, their VLSN if the header is intact, and no value. If
-the checksum in a sidecar (a segment's index file) proves the segment unchanged, its frames are not checked one by
-one.
+DTVLSN (durable end), and was not rolled back. A durable entry is never rolled back, so ``durable`` stays true in later
+reads. Damaged frames come last, one row each: their position, their VLSN if the header is intact, and no value. If the
+checksum in a sidecar (a segment's index file) proves the segment unchanged, its frames are not checked one by one.
 """
 
 from __future__ import annotations
@@ -114,8 +113,8 @@ def _placed(buf: Buffer, part: Part, sidecar: bytes | None) -> tuple[_Placed, se
 
 
 def proven_frames(buf: Buffer, part: Part, data: bytes) -> scan.Walk | None:
-    """Finds the frames of a segment if the checksum in its sidecar proves the segment unchanged. Returns None if it
-    does not, or if the sidecar belongs to another segment; the audit reports such a sidecar."""
+    """Finds the frames of a segment if the checksum in its sidecar proves the segment unchanged. Returns None if the
+    checksum does not match, or if the sidecar belongs to another segment; the audit reports such a sidecar."""
     try:
         sidecar = Sidecar.decode(data)
     except BadBody:

@@ -1,9 +1,9 @@
 """Reads the visible blocks of a piece of one copy: checked, in columns, with every VLSN of the piece.
 
-A visible block is one that was not rolled back. The checksum of a block's frame, or of the whole segment in the
-sidecar (index file), covers every byte. Headers must match their own checksums, offsets must rise, and each block
-must begin at the VLSN after the block before. Rolled-back blocks and local records are skipped, even damaged ones.
-The only error is a missing VLSN. It is raised at that VLSN, after all entries before it were read.
+A visible block is one that was not rolled back. The checksum of a block's frame, or of the whole segment in the sidecar
+(index file), covers every byte. Headers must match their own checksums, offsets must rise, and each block must begin at
+the VLSN after the block before. Rolled-back blocks and local records are skipped, even damaged ones. The only error is
+a missing VLSN. The error is raised at the missing VLSN, after all entries before it were read.
 """
 
 from __future__ import annotations

@@ -33,12 +33,12 @@ from vlsn.limits import ENTRY_BYTES_MAX, KEY_BYTES_MAX
 QUERY_ID: Final = "sql.streaming.queryId"
 """The task's property with Spark's id of the query. Spark stores the id in the checkpoint."""
 CALL_S: Final = 30.0
-"""One call to the log is repeated for this many seconds. Then the state of the whole batch is read again."""
+"""One call to the log is repeated for this many seconds. After that the state of the whole batch is read again."""
 
 
 @dataclass
 class Rows(WriterCommitMessage):  # type: ignore[misc]
-    """A task's rows as an Arrow stream, empty for no rows. ``size`` is their size before compression."""
+    """A task's rows as an Arrow stream, empty for no rows. ``size`` is the rows' size before compression."""
 
     query: str
     count: int

@@ -3,11 +3,11 @@
     offset {"vlsn": 412, "term": 3, "group": "9f1c04aa52b0e371-1"}
                   everything below VLSN 412 of that group was read, and the entry before it was of term 3
 
-Every request names the offset's term and group. A node refuses the request if it belongs to another group. It also
+Every request names the offset's term and group. A node refuses the request if it belongs to another group. A node also
 refuses if its log has another entry before the offset, because an operator discarded durable entries. After a refusal
 nothing is read. Offsets of earlier versions name no group. If the log was cleaned beyond an offset, the query ends, or
-continues at the first remaining entry (``failOnTrim``). In the latter case ``skipped`` in the offset counts the VLSNs
-that were left out.
+continues at the first remaining entry (``failOnTrim``). If the query continues, ``skipped`` in the offset counts the
+VLSNs that were left out.
 
 The driver asks at which VLSNs the log can be divided (``Client.spans``) and reads no entries. A task reads its VLSNs
 from any node; if that node fails, it continues at another node.
@@ -101,7 +101,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         """For a query that ends by itself (``Trigger.AvailableNow``): the VLSN after the last one to read."""
         self._latest: Offset | None = None
         self._known: str | None = None
-        """The group of the sources. It is empty if they do not report it, and None before the first request."""
+        """The group of the sources: empty if they do not report it, and None before the first request."""
 
     @one_line
     def initialOffset(self) -> Offset:  # noqa: N802
@@ -335,7 +335,7 @@ class Asking(SyncClient[Any]):
 
 
 _clients: dict[tuple[str, Asked], Asking] = {}
-"""The clients of this process. They are kept because a worker serves many triggers and tasks."""
+"""The clients of this process, kept because a worker serves many triggers and tasks."""
 
 
 def client_of(urls: str, asked: Asked) -> SyncClient[Any]:

@@ -259,7 +259,7 @@ def check_read(copies: Copies, sources: int, vlsn: int, term: int) -> None:
 
 
 def term_at(layout: Layout, vlsn: int) -> int:
-    """Reads the term of a visible entry of one copy. Raises ``Damaged`` if it cannot be read."""
+    """Reads the term of a visible entry of one copy. Raises ``Damaged`` if the entry cannot be read."""
     for rows, behind in read_piece(layout.source, layout.holding(vlsn)):
         if behind > vlsn:
             firsts = rows.headers["first_vlsn"]

@@ -1,4 +1,5 @@
-"""The checked options of a stream and of writes; ``options`` has their names and uses. All functions here are pure."""
+"""The checked options of a stream and of writes; Module ``options`` has the names and uses of all options. All
+functions here are pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws charts over time, bars of sizes, and histograms. They are inline SVG that stretches, with HTML text beside
+"""Draws charts over time, bars of sizes, and histograms. A chart is inline SVG that stretches, with HTML text beside
 it."""
 
 from __future__ import annotations

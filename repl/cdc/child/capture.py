@@ -48,8 +48,8 @@ WORD_S: Final = 1.0
 
 
 class Capture:
-    """One consumer and its messages. The owner of the connection passes each message of the node to ``heard`` until
-    ``over`` is true."""
+    """One consumer, and the handling of its messages. The owner of the connection passes each message of the node to
+    ``heard`` until ``over`` is true."""
 
     def __init__(
         self,

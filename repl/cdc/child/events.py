@@ -54,8 +54,8 @@ class Events(Iterator[Entry]):
         """The number of entries of ``_chosen`` that were decoded so far."""
         self._ready: list[Entry] = []
         self._left = iter(self._ready)
-        """An iterator over the events of ``_ready`` that were not taken. Its remaining length gives the position, so
-        a loop over events runs no code of ours for each event."""
+        """An iterator over the events of ``_ready`` that were not taken. The iterator's remaining length gives the
+        position, so a loop over events runs no code of ours for each event."""
         self._flow: Iterator[Entry] = chain.from_iterable(self._parts())
         self.last_time = int(heads["clock_us"][-1])
         self.bytes = len(message)
@@ -84,7 +84,7 @@ class Events(Iterator[Entry]):
 
     @property
     def next_vlsn(self) -> int:
-        """The VLSN after the last event taken. Entries other than DATA that follow the event are included."""
+        """The VLSN after the last event taken, and after the entries other than DATA that follow that event."""
         if self.over:
             return self._last + 1
         taken = self._taken()

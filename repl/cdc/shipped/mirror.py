@@ -133,7 +133,7 @@ def _parts(events: Sequence[CdcEvent], bytes_max: int, entries_max: int) -> Iter
 
 
 def _size(events: Sequence[CdcEvent]) -> int:
-    """Returns the bytes that these events take in a transaction."""
+    """Returns the bytes that ``events`` take in a transaction."""
     return sum(len(event.value) + len(event.key or b"") + ROW_OVERHEAD_BYTES for event in events)
 
 

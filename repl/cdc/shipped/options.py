@@ -25,8 +25,9 @@ def check_runs_on(context: CdcContext, where: str, why: str) -> None:
 
 
 def check_begins(context: CdcContext, found: str) -> None:
-    """Raises ``BadArgument`` if the consumer has committed before. In that case its own position was lost, and it
-    must not begin anew without a person's order. ``found`` describes the place where the position is missing."""
+    """Raises ``BadArgument`` if the consumer has committed before. A missing position then means that it was lost, and
+    the consumer must not begin anew without a person's order. ``found`` describes the place where the position is
+    missing."""
     if not (context.begins or context.moved):
         raise BadArgument(
             f"{found}, but this consumer has come to VLSN {context.next}: was the position lost? Set where it "

@@ -37,7 +37,8 @@ AGAIN: Final = frozenset({408, 425, 429, *range(500, 600)})
 SECRETS_MAX: Final = 2
 SECRET_BYTES_MIN: Final = 16
 TRY_S: Final = 15.0
-"""One call tries for this many seconds. Then the process ends, and the node starts it again a while later."""
+"""One call tries for this many seconds. After that the consumer's process ends, and the node starts it again a while
+later."""
 PAUSE_S: Final = (0.1, 2.0)
 ANSWER_BYTES_MAX: Final = 64 * 1024
 """The most bytes of an answer that are read. If an answer is longer, the connection is closed."""
