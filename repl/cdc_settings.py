@@ -435,8 +435,8 @@ def options_of(kind: type[C], given: Mapping[str, Any], size: Size) -> C:
 
 
 def _check_shipped(settings: CdcSettings, size: Size) -> None:
-    """Checks the settings of a consumer that is part of vlsnlog. Settings of other consumers are not checked. Raises
-    ``BadArgument``."""
+    """Checks the settings of a consumer that is part of vlsnlog. Settings of consumers outside vlsnlog are not checked.
+    Raises ``BadArgument``."""
     shipped = SHIPPED.get(settings.consumer)
     if shipped is None:
         return

@@ -8,7 +8,7 @@
 2. Nodes end together with this process, however it ends: each node asks the kernel for SIGKILL when its parent dies
    (``repl.node.lifeline``). For the kernel the parent is a *thread*, so start nodes from a thread that lives as long as
    this process.
-3. The nodes' statuses show whether the cluster serves. No entry is written to find out.
+3. The nodes' statuses show whether the cluster serves. No entry is written to find out whether the cluster serves.
 4. A node that dies is not started again.
 """
 

@@ -3,9 +3,9 @@
     index   12 → 00000002.vlog:8192      a visible block that begins with VLSN 12 must lie there
     state   term 3 from 7 to 40          the visible blocks of 7 to 40, and no others, are of term 3
 
-Three things are normal. An index may end earlier than the log. An index may point past a segment's end, at damage, or
-into segments that the next opening of the log reads again. After a rollback, an index is cut only when the next entry
-is logged.
+Three differences are normal. An index may end earlier than the log. An index may point past a segment's end, at damage,
+or into segments that the next opening of the log reads again. After a rollback, an index is cut only when the next
+entry is logged.
 """
 
 from __future__ import annotations

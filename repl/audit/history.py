@@ -65,7 +65,7 @@ def parts_of(path: str, part_bytes: int = PART_BYTES) -> list[HistoryPart]:
 class Lines:
     """The lines of one part of the file, as ``APPEND`` rows. ``appends`` are the lines with a VLSN, sorted, without
     duplicates. ``once`` are the lines with ``"once"``; their VLSN is 0 for refused appends. ``reads`` are the lines
-    with ``"read"``, in the form of ``appends``. ``times`` are ``TIMED`` rows."""
+    with ``"read"``, in the form of ``appends``. ``times`` are the times of appends, as ``TIMED`` rows."""
 
     appends: Appends
     once: Appends
@@ -200,8 +200,8 @@ def _hex(texts: Any, part: HistoryPart) -> U64:
 
 
 def _bytes(columns: dict[str, Any], name: str, part: HistoryPart) -> list[Any]:
-    """Returns each line's bytes of field ``name``, or the bytes that ``name_b64`` encodes. A line with neither field
-    has None."""
+    """Returns each line's bytes of field ``name``, or the bytes that ``name_b64`` encodes. For a line with neither
+    field, the result is None."""
     import pyarrow as pa
 
     plain: list[Any] = columns[name].cast(pa.binary()).to_pylist()

@@ -288,7 +288,7 @@ class _Audit:
 
     def look_for_names(self) -> None:
         """Reports different blocks with the same name (term and first VLSN). Searches only where digests differ or
-        blocks were rolled back, because only there such blocks are possible."""
+        blocks were rolled back, because a name can be reused only there."""
         segments = [each.segments for each in self.audited]
         others = [[digest for segment in each for digest in segment.others] for each in segments]
         hidden = [[place for segment in each for place in segment.hidden] for each in segments]
@@ -402,9 +402,9 @@ def _by_source(results: list[list[SegmentAudit | Missed]], reading: list[Reading
 def _judged(
     source: Source, read: Read, survey: Survey, findings: list[Finding], jobs: Jobs
 ) -> tuple[list[Finding], list[NotAudited]]:
-    """Drops findings that are explained by an unfinished rollback, whose flags are not all set. A crash has interrupted
-    such a rollback, or a running node has begun it after the survey. A rollback sets flags only above the DTVLSN, and
-    its record comes after the flagged frames."""
+    """Drops findings that are explained by an unfinished rollback, whose flags are not all set. A rollback is
+    unfinished if a crash has interrupted it, or if a running node has begun it after the survey. A rollback sets flags
+    only above the DTVLSN, and its record comes after the flagged frames."""
     segments = read.segments
     at, matchpoint = pending_rollback(segments)
     if at:

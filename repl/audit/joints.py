@@ -41,7 +41,7 @@ def check_joints(source: str, runs: Sequence[Sequence[SegmentAudit]]) -> Iterato
 
 def pending_rollback(segments: Sequence[SegmentAudit]) -> tuple[int, int]:
     """Returns the LSN and the matchpoint of an unfinished rollback: a ROLLBACK_START after which nothing was logged,
-    not even its ROLLBACK_END. Returns 0 and 0 if there is none. There is at most one."""
+    not even its ROLLBACK_END. Returns 0 and 0 if there is none; a log has at most one."""
     starts, ended, last = rollbacks_of(segments)
     pending = ((at, record.matchpoint) for at, record in starts.items() if at > last and at not in ended)
     return max(pending, default=(0, 0))

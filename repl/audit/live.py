@@ -92,7 +92,7 @@ class _Busy(_Again):
 class LiveSource:
     text: str
     founding: str = ""
-    """The identity of the expected log; a node with another log refuses the request. Empty means any log."""
+    """The identity of the expected log, or "" for any log; a node with another log refuses the request."""
     give_up_s: float = 0.0
     """After this many seconds a node that does not answer is given up. 0 means six tries without a time limit."""
 
@@ -241,8 +241,7 @@ class LiveSource:
 
 
 def _given_up(state: RetryCallState) -> bool:
-    """Returns whether to stop trying. A busy node is given up after ``BUSY_S`` seconds, any other node after six
-    tries."""
+    """Returns whether to give a node up: a busy node after ``BUSY_S`` seconds, any other node after six tries."""
     return bool(stop_after_delay(BUSY_S)(state) if _is_busy(state) else stop_after_attempt(6)(state))
 
 

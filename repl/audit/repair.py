@@ -303,8 +303,9 @@ class _Copy:
 
     def places(self, right: Digests, missing: Digests) -> list[Place]:
         """Returns, in the log's order, the byte ranges that contain no complete frame to keep. A visible block is
-        removed if it is in the compared ranges and its digest is not in ``right``. An overmarked (rolled-back) block is
-        removed if its digest is in ``missing`` and no rollback explains the mark. All other blocks stay."""
+        removed if it is in the compared ranges and its digest is not in ``right``. An overmarked (rolled-back) block
+        is removed if its digest is in ``missing`` and no rollback explains the mark. All other blocks of this copy
+        stay."""
         rollbacks: list[tuple[Lsn, RollbackStart]] | None = None
         found: list[Place] = []
         before = 0

@@ -1,4 +1,5 @@
-"""The report of an audit: one JSON document. ``--out`` writes it; ``--since-last`` and ``vlsnlog repair`` read it.
+"""The report of an audit: one JSON document. ``--out`` writes the report, and ``--since-last`` and ``vlsnlog repair``
+read it.
 
     {"version": 2, "checksums": "sha256", "tool": "0.1.0", "group": "g", "made_us": 1700000000000000,
      "equal": false, "compared_from": 1, "compared_to": 40000, "tasks": 9,
@@ -17,8 +18,8 @@ finding may be outside the compared range (a damaged block above the common DTVL
 covers all compared ranges. ``open`` is the last range, which may continue: a later audit adds the blocks that it reads
 there.
 
-``not_audited`` names the parts that could no longer be read. A report with such parts is ``partial``, never ``equal``.
-A later audit does not continue it, and a repair refuses it.
+``not_audited`` names the parts that could no longer be read. A report with unread parts is ``partial``, never
+``equal``. A later audit does not continue it, and a repair refuses it.
 
 A reader refuses a report of an unknown version. New fields have defaults and do not raise the version.
 """
@@ -253,13 +254,13 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     """The number of ranges of 65 536 VLSNs that differ between copies. Findings name the first differing VLSN in some
     of them."""
     tasks: int
-    """The number of Spark tasks that ran. A repeated attempt is counted once."""
+    """The number of Spark tasks that ran, each repeated attempt counted once."""
     seconds: float
-    """The seconds of reading and comparing. Starting Spark is not included."""
+    """The seconds of reading and comparing, without the start of Spark."""
     history: HistoryReport | None = None
     version: int = REPORT_VERSION
     checksums: Checksums = Checksums.SHA256
-    """The checksum by which blocks were compared. ``crc`` finds faults, but not a forgery."""
+    """The checksum by which blocks were compared; with ``crc`` the audit finds faults, but not a forgery."""
     tool: str = ""
     """The version of the vlsnlog that made the report."""
     group: str = ""

@@ -5,7 +5,8 @@ The rules about the bytes of one directory are ``verify``'s rules (``Rule``), wi
 
     damage ─► order ─► rolled-back blocks ─► derived files ─► between copies ─► a client's history
 
-The first finding at a VLSN explains the others. For example, a damaged block also differs from the other copies' block.
+The first finding at a VLSN explains the other findings there. For example, a damaged block also differs from the other
+copies' block.
 """
 
 from __future__ import annotations

@@ -186,7 +186,8 @@ class SparkJobs:
 
 @contextmanager
 def _missing_told() -> Iterator[None]:
-    """If a worker's Python has no such package, replaces Spark's long text by one line. Raises ``Unreadable``."""
+    """If a worker's Python has no vlsnlog or another needed package, replaces Spark's long text by one line. Raises
+    ``Unreadable``."""
     try:
         yield
     except (Py4JJavaError, PySparkException) as error:

@@ -18,7 +18,7 @@ from vlsn.seams import Buffer
 
 
 class Unreadable(VlsnLogError):
-    """A source, or one of its files, cannot be read. The message names it and the remedy."""
+    """A source, or one of its files, cannot be read; the error's message names the file and the remedy."""
 
     slug = "bad-argument"
     retry_safe = True

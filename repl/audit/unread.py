@@ -4,9 +4,9 @@
               read      ✗       read         VLSN 41 to 80 of n2 are not audited
 
 1. A finding in a segment that was read is valid.
-2. Consecutive segments that were read form a run. Between two runs something is missing. Missing segments may contain
-   rollback records that concern the segments before them. So overmarks (flags of rolled-back frames) are checked only
-   after the last missing segment.
+2. Consecutive segments that were read form a run. Between two runs at least one segment is missing. Missing segments
+   may contain rollback records that concern the segments before them. So overmarks (flags of rolled-back frames) are
+   checked only after the last missing segment.
 3. A range of VLSNs with missing parts in this copy is compared only between the other copies.
 4. The audit does not check a copy's end, and does not compare a history with the copies.
 """

@@ -4,8 +4,9 @@
     |----- window 1 -----|------ window 2 ------|--- …         kept: headers, checksums
 
 A buffer as large as a segment would be written and read at half of that speed. For most segments the check needs only
-headers and checksums. Some windows have more: local records, producers, transactions, members, or blocks whose entries
-are sampled. A window with more is copied to its place in the segment's buffer, where the check finds it.
+headers and checksums. Some windows have more than plain blocks: local records, producers, transactions, members, or
+blocks whose entries are sampled. A window with more is copied to its place in the segment's buffer, where the check
+finds it.
 
 A segment with any fault is read as a whole by ``read_frames`` instead.
 """
@@ -69,8 +70,8 @@ def read_plain(
 
 
 def is_plain(heads: scan.Headers) -> NDArray[np.bool_]:
-    """Marks blocks of clients' entries without keys, transactions and producers. The check needs only the headers of
-    such blocks."""
+    """Marks blocks of clients' entries without keys, transactions and producers. For plain blocks the check needs only
+    the headers."""
     plain: NDArray[np.bool_] = (heads["kind"] == EntryKind.DATA) & (heads["flags"] & ~np.uint8(BlockFlag.KEYS) == 0)
     return plain
 

@@ -1,7 +1,7 @@
 """Measures the speed of this machine's disk and sockets without our code, as an upper limit for the benchmark.
 
 The speeds vary with the machine's other work. So they are measured in the same run as the benchmark, on the same file
-system. Measuring them takes about one second.
+system. Measuring the disk and the sockets takes about one second.
 """
 
 from __future__ import annotations

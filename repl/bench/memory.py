@@ -3,8 +3,8 @@
 On a virtual machine, the first use of a memory page that the host has not provided yet costs 2–12 µs. A log uses new
 memory all the time, for the operating system's file cache. A host may also take back memory that is free for a few
 seconds (free page reporting of the balloon device), so using it once is not enough. Therefore the memory that a run can
-fill is written to first and *held*. A thread then frees piece after piece. So at any time a little more than the
-benchmark needs is free, and never for long.
+fill is written to first and *held*. A thread then frees the held memory piece after piece. So at any time a little more
+than the benchmark needs is free, and never for long.
 
     free memory   |.. not provided ..|lead|            held             |
                                        └ the page cache takes from here; a piece is freed when it gets short

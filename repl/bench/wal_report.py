@@ -33,9 +33,9 @@ _ROWS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalOptions:
-    """The options of ``bench wal``. ``entries`` is the number for each thread. ``roll`` starts a new segment after so
-    many entries (0: by size only). With a ``sync_interval`` of N a thread waits for a sync only at every Nth of its
-    appends."""
+    """The options of ``bench wal``. ``entries`` is the number of appends for each thread. ``roll`` starts a new segment
+    after so many entries (0: by size only). With a ``sync_interval`` of N a thread waits for a sync only at every Nth
+    of its appends."""
 
     threads: int = 1
     entries: int = 10_000

@@ -41,7 +41,7 @@ CATCHUP_S_MAX = 600
 Call = Callable[[], Awaitable[object]]
 """A function that makes one append each time it is called."""
 Begin = Callable[[Iterator[bytes]], Call]
-"""A function that makes a writer's ``Call``. The iterator yields values without end."""
+"""A function that makes a writer's ``Call``. The iterator argument yields values without end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ commits.
 3. If several commits wait, only the newest is stored. The hold that keeps the log from cleaning follows the stored
    position. However the child ends, its last commit is stored before the next child starts.
 4. A child that takes nothing for ``events_timeout_s``, or breaks the order of messages, is killed.
-5. Class ``Patience`` measures how long a child has taken. If the node itself was stopped for a while (SIGSTOP, a paused
-   machine), it does not then treat its child as hung.
+5. Class ``Patience`` measures how long a child has taken. A node that was itself stopped for a while (SIGSTOP, a paused
+   machine) does not afterwards treat its child as hung.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class CaptureCounts:
     """The counters of one consumer since the node's start."""
 
     entries: int = 0
-    """The number of users' entries taken. The log's own entries are not counted."""
+    """The number of users' entries taken, without the log's own entries."""
     bytes: int = 0
     last: int = 0
     """The VLSN of the last entry that was taken; 0 for none."""
@@ -111,8 +111,8 @@ class CaptureCounts:
 
 
 class Patience:
-    """Measures how long this node has waited for something. Only seconds in which the node itself ran are counted.
-    Call ``look`` every ``WATCH_S``. A longer gap between two calls counts as ``GAP_S``, because the node was
+    """Measures how long this node has waited for something. Only seconds in which the node itself ran are counted. The
+    owner calls ``look`` every ``WATCH_S``. A longer gap between two calls counts as ``GAP_S``, because the node was
     stopped."""
 
     def __init__(self, clock: Clock) -> None:
@@ -157,7 +157,7 @@ class Readable(Protocol):
 
 
 class ChildFeed:
-    """The feed of one child, from START until the child ends. ``run`` does the whole work."""
+    """The feed of one child, from START until the child ends. Method ``run`` does the whole work."""
 
     def __init__(
         self,
@@ -212,9 +212,9 @@ class ChildFeed:
         self._over_came = asyncio.Event()
 
     async def run(self, start: Start, stop: asyncio.Event, switched: Callable[[Mode], None]) -> None:
-        """Feeds the child until ``stop`` is set, or until the consumer has taken everything up to ``upto``. Then
-        stops the consumer and stores its last commit. Raises ``ConsumerFailed``, ``Trimmed``, ``Damaged``, the
-        errors of ``store``, and with ``upto`` also ``KeepsItsOwn``. After an error the child is killed."""
+        """Feeds the child until ``stop`` is set, or until the consumer has taken everything up to ``upto``. Then stops
+        the consumer and stores its last commit. Raises ``ConsumerFailed``, ``Trimmed``, ``Damaged``, the errors of
+        ``store``, and with ``upto`` also ``KeepsItsOwn``. After an error the child process is killed."""
         try:
             await self._run(start, stop, switched)
         finally:

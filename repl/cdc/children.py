@@ -14,7 +14,7 @@ class Child(Protocol):
     def pid(self) -> int: ...
 
     async def send(self, message: Buffer) -> None:
-        """Sends a message to the child. Waits while the child does not read. Raises ``ChannelClosed``."""
+        """Sends a message to the child, and waits while the child does not read. Raises ``ChannelClosed``."""
         ...
 
     async def receive(self) -> bytes:

@@ -87,9 +87,9 @@ class CdcConsumer:
         """Prepares the consumer. A consumer that keeps its own position returns the VLSN of the first event that it
         needs. Any other consumer returns None, and the node keeps the position.
 
-        A consumer may return a ``CdcPosition`` instead of a VLSN. Then the node checks the term of the entry before
-        that VLSN; if the log has another entry there, the consumer is parked. Raising ``BadArgument`` (of ``vlsn``)
-        parks the consumer at once, because a second try would fail as well.
+        A consumer may return a ``CdcPosition`` instead of a VLSN. With a ``CdcPosition`` the node checks the term of
+        the entry before that VLSN, and parks the consumer if the log has another entry there. Raising ``BadArgument``
+        (of ``vlsn``) parks the consumer at once, because a second try would fail as well.
         """
         return None
 

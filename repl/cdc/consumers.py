@@ -120,7 +120,7 @@ class CdcConsumers:
         record.next = 0
         return CdcWorker(record, node=node, host=host, positions=positions, joined=joined, event=self.event)
 
-    # Status, and a person's orders.
+    # Status and orders.
 
     def told(self) -> list[dict[str, Any]]:
         """Returns the status of every consumer in the order of the settings. On the master this includes consumers

@@ -11,9 +11,9 @@
            FAILED           the consumer raised; the child ends
            STOPPED          the consumer has stopped; the child ends
 
-A message is a type byte and a body. BLOCKS has the same body as on a replica's feed; all other bodies are JSON. Each
-side refuses unexpected messages. BLOCKS messages that were sent and not yet TAKEN have at most ``WINDOW_BYTES``
-together, unless a single message is larger.
+A message is a type byte and a body. BLOCKS has the same body as on a replica's feed; all other bodies are JSON. Node
+and child each refuse unexpected messages. BLOCKS messages that were sent and not yet TAKEN have at most
+``WINDOW_BYTES`` together, unless a single message is larger.
 """
 
 from __future__ import annotations

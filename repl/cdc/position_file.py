@@ -9,8 +9,8 @@ has set the position, so the group must record this number in place of another o
 ``paused_us`` is the time when a person paused the consumer. ``moved_us`` is the time of a person's order that set the
 position, until the consumer's next commit. Version 1 of the file has zeros in place of ``paused_us`` and ``moved_us``.
 
-Each change is written to the older slot and synced (*commit point*: the return). Only then is the change reported. When
-the file is opened, the readable slot with the higher sequence is valid.
+Each change is written to the older slot and synced (*commit point*: the return). A change is reported only after the
+sync. When the file is opened, the readable slot with the higher sequence is valid.
 
     cut while a slot was written    one torn or new, one old    the old position, or the new one: none was reported
     both unreadable                 Damaged: the consumer is parked, and does not begin anew

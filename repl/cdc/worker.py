@@ -118,7 +118,7 @@ class CdcWorker:
     def settings(self) -> CdcSettings:
         return self.record.settings
 
-    # The life of the worker.
+    # The worker's life.
 
     async def run(self) -> None:
         """Runs the consumer while the log is open and the consumer should run on this node."""
@@ -140,7 +140,8 @@ class CdcWorker:
             await self._positions.close()
 
     async def _goes_on(self) -> bool:
-        """Takes the next step. Returns False if the consumer can continue only after a person's order."""
+        """Loads the position, or runs the next child. Returns False if the consumer can continue only after a person's
+        order."""
         if await self._may_run():
             if self.record.child is None:
                 await self._one_life()
@@ -185,7 +186,6 @@ class CdcWorker:
             self.record.next, self.record.begins = at.next, at.begins
             self.record.moved, self.record.moved_us = bool(at.moved_us), at.moved_us
             self.record.parked_at = self.record.parked_at or at.next
-            # the consumer has continued on another node meanwhile
             if self.record.parked and at.next != self.record.parked_at:
                 self.record.parked, self.record.lost = "", (0, 0)
             trimmed: Trimmed | None = None
@@ -219,7 +219,7 @@ class CdcWorker:
             raise
 
     async def _begun(self) -> At:
-        """Stores the first position. Cleaning keeps the log from that position on meanwhile."""
+        """Stores the first position. While it is being stored, cleaning keeps the log from that position on."""
         begins = self.host.vlsn_of(self.settings.from_)
         at = At(begins, int(self._reads.term_before(Vlsn(begins))), begins=True)
         # a VLSN in the settings may have been cleaned away; in that case the consumer is parked with that reason
@@ -500,9 +500,9 @@ class CdcWorker:
         self.record.paused_us = since_us
 
     async def move(self, next_vlsn: int, *, forward: bool = False) -> int:
-        """Sets the position and returns the former position. A paused or parked consumer stays so. Only a consumer
-        that was parked for a lost position runs again. With ``forward`` the new position must be later than the
-        position that the child has reached. Raises ``Trimmed``, ``BadArgument``, and the errors of storing the
+        """Sets the position and returns the former position. A paused or parked consumer stays paused or parked. Only a
+        consumer that was parked for a lost position runs again. With ``forward`` the new position must be later than
+        the position that the child has reached. Raises ``Trimmed``, ``BadArgument``, and the errors of storing the
         position."""
         async with self._orders:
             durable = self._reads.durable
@@ -552,8 +552,8 @@ class CdcWorker:
                 self._log.care.holds.release(hold)
 
     async def resend(self, first: int, last: int) -> None:
-        """Delivers VLSNs ``first`` to ``last`` once more, then continues at the stored position. Raises ``Trimmed``
-        and ``BadArgument``; the latter also for a consumer that keeps its own position."""
+        """Delivers VLSNs ``first`` to ``last`` once more, then continues at the stored position. Raises ``Trimmed``,
+        and ``BadArgument``, also for a consumer that keeps its own position."""
         async with self._orders:
             if self.record.keeps:
                 name = self.settings.name

@@ -129,7 +129,7 @@ async def _append(
     *, skipped: int | None, producer: str | None = None,
 ) -> Appended:  # fmt: skip
     """Returns one answer for all lines that were not in the log before; if there are none, its VLSNs are 0. ``skipped``
-    is None for a single value."""
+    is None if a single value is appended."""
     from repl.client.connect import acks_of, connect
 
     progress = Progress(acks_of(acks), skipped, producer)

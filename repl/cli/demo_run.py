@@ -216,7 +216,7 @@ class Demo:
         return next(node for node in self._cluster.nodes if node.name == master)
 
     async def _append(self, victim: Node) -> None:
-        """Appends all records in order. Meanwhile the victim is killed and restarted."""
+        """Appends all records in order. While appends run, the victim is killed and restarted."""
         total = len(self._records)
         async with connect(",".join(self._cluster.urls), exactly_once=True) as log:
             begun: list[asyncio.Task[Any]] = []

@@ -3,7 +3,8 @@
 By default Ctrl-C ends the process at once (``start.py``), without output. If a command has something to clean up,
 ``run`` or ``unwound_by_signals`` makes Ctrl-C raise ``KeyboardInterrupt`` instead.
 
-A program that calls ``main`` may have set its own handler for SIGINT. That handler stays, as with ``asyncio.run``.
+A program that calls ``main`` may have set its own handler for SIGINT. The program's handler stays, as with
+``asyncio.run``.
 """
 
 from __future__ import annotations

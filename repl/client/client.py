@@ -271,14 +271,14 @@ class Client(Reads[V], Generic[V]):
         self, *, acks: Acks | str | None = None, durability: GivenDurability | None = None
     ) -> Transaction[V]:
         """Begins a transaction. The transaction's entries are logged together when the ``async with`` block ends, or
-        none of them is logged. This call sends nothing to a node. ``acks`` and ``durability`` replace the client's
-        policy for this transaction.
+        none of them is logged. Beginning a transaction sends nothing to a node. ``acks`` and ``durability`` replace the
+        client's policy for this transaction.
 
             async with log.transaction() as txn: await txn.append(b"a"); await txn.append(b"b")
 
         A transaction holds up to 65 535 entries and 16 MiB. The client keeps up to 1 MiB of entries, which survive any
         change of master. Further entries are staged (kept in memory) at the master. If that master is lost, the commit
-        raises ``TransactionGone`` and nothing is logged. In that case run the block again.
+        raises ``TransactionGone`` and nothing is logged. If that happens, run the ``async with`` block again.
         """
         producer = self._open()
         policy = self._acks if acks is None else acks_of(acks)

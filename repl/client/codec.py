@@ -5,8 +5,8 @@
     connect(url, codec="json")      append({"a": 1}, key="k")
     append({"a": 1}, codec="json")                                     this call, whatever the client's codec
 
-A codec applies to values. With a named codec, a key may also be a str, which is encoded as UTF-8; a key of bytes
-stays unchanged. The caller's thread encodes all values and keys before any of them is queued.
+A codec applies to values, not to keys. With a named codec, a key may also be a str, which is encoded as UTF-8; a key of
+bytes stays unchanged. The caller's thread encodes all values and keys before any of them is queued.
 """
 
 from __future__ import annotations

@@ -80,9 +80,10 @@ def connect(
     with ``text()`` or ``json()``.
 
     With ``exactly_once`` the client sends an append again if no answer came. The log takes the append once, whatever
-    connections and masters are lost. ``OutcomeUnknown`` then means that no answer came before the deadline, or
-    before the client was closed. Appends keep their order. A log remembers the latest 65,536 exactly-once clients
-    (the group's setting ``producers``). A client that was forgotten continues under a new producer id.
+    connections and masters are lost. ``OutcomeUnknown`` then means that no answer came before the deadline, or before
+    the client was closed. Appends keep their order even when they are sent again. A log remembers the latest 65,536
+    exactly-once clients (the group's setting ``producers``). A client that was forgotten continues under a new producer
+    id.
 
     ``tls`` names the PEM files for URLs of ``https://``: the trusted authorities, and the client's certificate and
     key if it has them. By default the environment variables ``VLSNLOG_TLS_CA``, ``VLSNLOG_TLS_CERT`` and

@@ -185,8 +185,8 @@ class Consumer:
             self._next, self._term = self._placed.next, self._placed.term
 
     def seek(self, vlsn: int) -> None:
-        """Moves to ``vlsn``, backwards or forwards; the next read begins there. A commit then sets ``vlsn`` as the
-        position, if the consumer has read anything before. Raises ``BadArgument``."""
+        """Moves to ``vlsn``, backwards or forwards; the next read begins at ``vlsn``. A commit then sets ``vlsn`` as
+        the position, if the consumer has read anything before. Raises ``BadArgument``."""
         sought = vlsn_of(vlsn, "vlsn")
         self.turn()
         self._sought = sought
@@ -207,7 +207,7 @@ class Consumer:
             raise
         return self._placed
 
-    # The steps of a read, also called by the blocking client.
+    # Steps of reads.
 
     def turn(self) -> None:
         """Makes the next read begin at the committed position."""
@@ -282,7 +282,7 @@ class Consumer:
         if not held or held[-1] is not self._me:
             _in_hand.set((*(each for each in held if each() not in (None, self)), self._me))
 
-    # The steps of a transaction that commits this consumer's position.
+    # Steps of transactions.
 
     def change(self) -> tuple[str, ConsumerChange]:
         """Returns the position's name and the new position, for a transaction to commit. Raises ``BadArgument``
@@ -353,8 +353,8 @@ class Consumer:
             return await self._positions.set(*self.change())
 
     async def _tell_input(self) -> None:
-        """If another group stores the position, reports it to the group that the consumer reads, so that this group
-        may clean its log up to there. The report is repeated, so a lost report does no harm."""
+        """If another group stores the position, reports the position to the group that the consumer reads, so that this
+        group may clean its log up to the position. The report is repeated, so a lost report does no harm."""
         now, placed = asyncio.get_running_loop().time(), self._placed
         if not self._elsewhere or placed is None or placed.next == self._told or now < self._tell_s:
             return

@@ -46,7 +46,7 @@ less."""
 AHEAD_MAX: Final = 20_000
 """The most messages that may be sent to one worker and not processed yet: half of a node's limit."""
 WAIT_S: Final = 20.0
-"""The seconds that one call waits for messages. If none came, the worker calls again."""
+"""The seconds that one call waits for messages. After a call without messages, the worker calls again."""
 
 
 class Message(msgspec.Struct, frozen=True, eq=False, gc=False):

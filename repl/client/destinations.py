@@ -1,4 +1,4 @@
-"""The destinations of a group, as a client uses them. Every call goes to the master.
+"""The destinations of a group, as a client uses them. Every call that uses destinations goes to the master.
 
 The client sends a call again after a change of master if a repeat has no further effect: to create a destination
 under its uuid, to acknowledge, to drop, to move.

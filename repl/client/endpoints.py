@@ -25,8 +25,8 @@ from vlsn.seams import Buffer
 
 STATUS_TIMEOUT_S = 2.0
 CALLERS_AT_ONCE_MAX = 16
-"""The most clients of one process that may look for one group's master and connect at once. If thousands began
-together, each would wait for the others' answers, and all would be late."""
+"""The most clients of one process that may look for one group's master and connect at once. If thousands of clients
+began together, each would wait for the others' answers, and all would be late."""
 SILENT_S = 0.3
 """Once more than half of the nodes have answered, the client waits this many seconds for the other nodes."""
 LOOK_EVERY_S = 5.0
@@ -131,7 +131,7 @@ class Endpoints:
         """Each member's URL, as reported by any node."""
         self._asking: set[asyncio.Task[bool]] = set()
         self._silent: set[str] = set()
-        """The URLs that did not answer in time with the group's members. ``look`` does not wait for them."""
+        """The URLs that did not answer in time with the group's members. ``look`` does not wait for a silent URL."""
         self._look: asyncio.Task[None] | None = None
         self._looked_s = 0.0
 
@@ -152,7 +152,7 @@ class Endpoints:
         return left or [self._reached.get(name, url) for name, url in self._listed.items()]
 
     async def look(self, most_s: float) -> None:
-        """Asks all listed nodes for the group's members, unless such a list was received less than ``LOOK_EVERY_S``
+        """Asks all listed nodes for the group's members, unless a node has sent the members less than ``LOOK_EVERY_S``
         ago. A removed node may not know of its removal, and would continue to answer with its old data. Waits at most
         ``most_s`` seconds. Once one node has answered, the other nodes have ``SILENT_S`` more seconds. Nodes that were
         silent before are not waited for."""

@@ -84,7 +84,7 @@ class Group:
     """The producer name under which the group was sent; None before it is sent."""
     sequence: int = 0
     transaction: bool = False
-    """True if the batch is a whole transaction; ``identity`` is then the transaction's own."""
+    """True if the batch is a whole transaction; For a whole transaction, ``identity`` is its own."""
     sets: bytes = b""
     """The positions and sink states that the transaction sets, as JSON. If there are any, the batch may be empty."""
     uncertain: bool = False

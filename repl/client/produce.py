@@ -1,19 +1,19 @@
 """Sends appends to the master: one connection takes groups of appends from the queue, and sends without waiting for
 answers.
 
-A group is sent as one batch, and its answer wakes every waiter of the group. Python code runs once for each group. For
-each append there is only one list append and one future.
+A group is sent as one batch, and its answer wakes every waiter of the group. Python code runs once for each group; an
+append costs only one list append and one future.
 
 1. An append is sent again only if it cannot have been logged: it was never sent, its refusal says so, or the node had
    closed the idle connection before the append came. An append that was sent and never answered raises
-   ``OutcomeUnknown``. The groups of an exactly-once client have names in the log (``identity.py``). So such a client
-   sends its unanswered groups again, in order, until they are answered or their timeout is over.
+   ``OutcomeUnknown``. The groups of an exactly-once client have names in the log (``identity.py``). So an exactly-once
+   client sends its unanswered groups again, in order, until they are answered or their timeout is over.
 2. Groups are sent in the order of their appends. If the node refuses a group, it also refuses all groups sent after it;
    the client then sends all of them again in the same order.
 3. Every append has a deadline. After its deadline an append fails with the reason that kept it waiting.
 4. Memory is bounded: at most ``IN_FLIGHT_*`` is unanswered, and the queue is bounded, too.
-5. A master of an older vlsnlog does not accept, in one message, a transaction that sets positions or states. The
-   client does not send it such a transaction, which fails with ``NoSets``.
+5. A master of an older vlsnlog does not accept, in one message, a transaction that sets positions or states. Such a
+   transaction fails with ``NoSets``, and is not sent to an older master.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class Producer:
                 task.cancel()
             await asyncio.gather(*self._leaving, return_exceptions=True)
 
-    # One connection after another.
+    # The connections.
 
     async def _connect_forever(self) -> None:
         while not self._closing:

@@ -131,7 +131,7 @@ class AppendQueue:
             self.work.set()
 
     def fail_late(self, now: float, fault: VlsnLogError) -> bool:
-        """Fails the groups past their deadline with ``fault``. Returns whether there was such a group."""
+        """Fails the groups past their deadline with ``fault``. Returns whether any group was past its deadline."""
         late = [group for group in self._groups if group.deadline < now]
         self._fail(late, fault)
         return bool(late)

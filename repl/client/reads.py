@@ -184,7 +184,7 @@ class Reads(Generic[V]):
     ) -> Spans:
         """Divides the durable entries of a range, both ends included, into at most ``limit`` spans, so that several
         readers can share the range. Each span takes about ``bytes_each`` bytes in segment files, and has at most
-        ``entries_each`` VLSNs. No entries are read for this call. ``at_least`` and ``lag_max_s`` work as for
+        ``entries_each`` VLSNs. The nodes read no entries for this call. ``at_least`` and ``lag_max_s`` work as for
         ``read``. Raises ``Trimmed``, ``NotInLog``, ``Unreachable``, ``TooFarBehind``, ``BadArgument``."""
         self._check_open()
         return await self._reader.spans(
@@ -214,10 +214,10 @@ class Reads(Generic[V]):
         durable. The tail continues through the loss of nodes and changes of the master, with no gap and no repeat.
 
         The arguments for the begin and the filter work as for ``read``. After ``limit`` entries the tail ends. With
-        ``"end"`` the tail begins just after every entry that was acknowledged to any client before the first
-        request; the nodes confirm this. With ``at_least`` or ``lag_max_s`` the tail reads only from a node that has
-        this VLSN, or that lags no more than this, and waits for such a node. ``after_term`` is the term of the entry
-        at ``from_vlsn - 1``, for a reader that continues an earlier read.
+        ``"end"`` the tail begins just after every entry that was acknowledged to any client before the first request;
+        the nodes confirm this. With ``at_least`` or ``lag_max_s`` the tail reads only from a node that has the VLSN
+        ``at_least``, or that lags at most ``lag_max_s``, and waits until there is one. ``after_term`` is the term of
+        the entry at ``from_vlsn - 1``, for a reader that continues an earlier read.
 
         Raises ``Trimmed``. Raises ``NotInLog`` if entries that were read are no longer in the log, which happens only
         after a person gave up durable entries.

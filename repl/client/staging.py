@@ -53,7 +53,8 @@ GIVE_BACK_S: Final = 2.0
 """The seconds that the client tries to abort a transaction. If the aborts fail, the transaction times out at the
 master."""
 GIVEN_BACK_MAX: Final = 1_024
-"""The most transactions that are being aborted: as many as a master can hold. Further ones time out at the master."""
+"""The most transactions that are being aborted: as many as a master can hold. Above this number, transactions time out
+at the master."""
 GIVEN_BACK_AT_ONCE_MAX: Final = 16
 """The most abort calls that may wait for their answers at once."""
 

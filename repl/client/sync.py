@@ -150,8 +150,8 @@ class SyncClient(Generic[V]):
         return OfAnotherLoop(self._loop, self._inner.positions)
 
     def forked(self) -> None:
-        """Closes the client in a forked child process, which has none of the parent's threads. Does not touch the
-        event loop."""
+        """Closes the client in a forked child process, which has none of the parent's threads. This method does not
+        touch the event loop."""
         _of_parents.append(self._loop)
         self._loop = None
         self._gone = FORKED

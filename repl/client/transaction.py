@@ -254,9 +254,10 @@ class Transaction(Generic[V]):
             return appended
 
     async def abort(self) -> None:
-        """Abandons the transaction, so that it is never logged. Entries staged at a silent master expire there.
-        Raises ``TransactionClosed`` while a commit waits for its answer, and after a commit that succeeded. Raises
-        ``OutcomeUnknown`` after a commit without a certain answer: only another call of ``commit`` can settle it."""
+        """Abandons the transaction, so that it is never logged. Entries staged at a silent master time out at that
+        master. Raises ``TransactionClosed`` while a commit waits for its answer, and after a commit that succeeded.
+        Raises ``OutcomeUnknown`` after a commit without a certain answer: only another call of ``commit`` can settle
+        it."""
         if self.appended is None and self._answer is not None and self._answer.appended is not None:
             self._committed(self._answer.appended)
         if self.appended is not None:
@@ -413,8 +414,8 @@ class Transaction(Generic[V]):
         return self._stages.give_back(self._stage) if self._stage is not None else None
 
     def _not_committed(self) -> None:
-        """Makes consumers deliver again the entries that no commit has passed. Such consumers are the transaction's
-        own, and those in whose loop the transaction was made."""
+        """Makes consumers deliver again the entries that no commit has passed. The consumers are the transaction's own,
+        and those in whose loop the transaction was made."""
         for consumer in {*in_hand(), *(consumer for consumer, _ in self._consumers.values())}:
             consumer.not_committed()
 

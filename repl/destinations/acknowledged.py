@@ -62,7 +62,7 @@ class Acknowledged:
         noted = self._noted.has(vlsns)
         return noted if acked is None else noted | acked.done.has(vlsns)
 
-    # Limits on the number of intervals.
+    # The intervals.
 
     @property
     def intervals_left(self) -> int:
@@ -95,7 +95,7 @@ class Acknowledged:
                 "messages that are out, and the VLSNs between"
             )
 
-    # Acknowledgements that are not durable yet.
+    # Pending acknowledgements.
 
     def add(self, vlsns: VlsnSet) -> None:
         self._noted = self._noted.union(vlsns)

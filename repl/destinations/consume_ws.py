@@ -96,7 +96,7 @@ class Consuming:
             self._handed.leave()
             self._out.clear()  # the functions in this queue refer to this object: a cycle
 
-    # Messages from the worker.
+    # Receiving.
 
     async def _receive(self) -> None:
         while True:
@@ -152,7 +152,7 @@ class Consuming:
         self._unanswered -= count
         self._room.set()
 
-    # Messages to the worker.
+    # Sending.
 
     async def _take(self) -> None:
         while True:

@@ -156,7 +156,7 @@ class Deliveries:
     async def _confirm(self) -> None:
         await self._lead.read_index()
 
-    # Events of the master's term.
+    # Events.
 
     def rose(self) -> None:
         """Wakes waiting calls after the durable end rose and the acknowledgements up to the new end are folded."""

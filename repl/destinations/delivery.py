@@ -324,7 +324,7 @@ class Delivery:
         return done | self._out.table.has(vlsns)
 
     def _waits(self, vlsns: Vlsns, before: Vlsns, keys: Hashes, free: Mask, owner: int) -> Mask:
-        """Marks messages that wait for earlier messages of their keys. Notes where to search each key again."""
+        """Marks messages that wait for earlier messages of their keys. Also notes where to search each key again."""
         others, behind = self._out.table.keys_of_others(owner)
         waits: Mask = np.isin(keys, others) & free
         if waits.any():
@@ -335,8 +335,8 @@ class Delivery:
         return waits
 
     def _wait_anew(self, acked: Acked, vlsns: Vlsns, before: Vlsns, keys: Hashes | None, free: Mask) -> bool:
-        """Delays messages that were tried under an earlier master. Only that master had the time of the last
-        attempt, so the delay counts from now. Returns whether there were such messages."""
+        """Delays messages that were tried under an earlier master. Only that master had the time of the last attempt,
+        so the delay counts from now. Returns whether any message was delayed."""
         if not self.settings.redelivery_delay_s or not len(acked.tries.vlsns):
             return False
         rows = np.flatnonzero(free & np.isin(vlsns, acked.tries.vlsns))
@@ -419,7 +419,7 @@ class Delivery:
                 return
             at = oldest.looked_to = window.end
 
-    # Acknowledgement and return of messages.
+    # Acknowledgements and returns.
 
     def ack(self, vlsns: VlsnSet, *, wait: bool) -> asyncio.Future[None] | None:
         """Acknowledges messages, whichever worker has them, and even if they are no longer out. With ``wait`` the
@@ -530,7 +530,7 @@ class Delivery:
         if first < 1 or last > self._parts.source.durable:
             raise BadArgument(f"vlsns: some of {first}–{last} cannot have been delivered")
 
-    # Callbacks of the notes that record acknowledgements.
+    # Callbacks of notes.
 
     def skipped(self) -> VlsnSet:
         return self.acks.take_skipped()

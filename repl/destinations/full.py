@@ -357,9 +357,9 @@ class FullPolicies(Generic[A]):
                 yield policy.delivery.name, full
 
     def fullness(self, uuid: str) -> Fullness | None:
-        """Returns how full a destination is, or None if it is not full. A destination is full from the append that
-        had no room until such an append would have room again, and for at least ``FULL_S``. So a destination that is
-        emptied one message at a time stays full, and does not flicker."""
+        """Returns how full a destination is, or None if it is not full. A destination becomes full when an append has
+        no room. It stays full until an append of that size would have room, and for at least ``FULL_S``. So a
+        destination that is emptied one message at a time stays full, and does not flicker."""
         policy = self.active.get(uuid)
         full = policy.fullness if policy is not None else None
         if policy is None or full is None or self._log.seams.clock.monotonic_s() < full.met_s + FULL_S:
@@ -370,7 +370,7 @@ class FullPolicies(Generic[A]):
                 policy.fullness = None
         return policy.fullness
 
-    # Appends that are held.
+    # Held appends.
 
     def _waits_behind(self, append: A) -> bool:
         """Returns whether messages of this append would overtake messages of an append that is held."""
@@ -406,7 +406,7 @@ class FullPolicies(Generic[A]):
                 self.left(append)
                 append.refuse(error)
 
-    # The count of the messages that existed when the term began.
+    # Counting earlier messages.
 
     def _begin_count(self) -> None:
         if self._counting is None and not self._closed:

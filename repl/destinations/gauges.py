@@ -60,7 +60,7 @@ class Incoming:
 
 @dataclass(slots=True)
 class Oldest:
-    """The first unacknowledged message of a destination; ``vlsn`` is 0 for none."""
+    """The first unacknowledged message of a destination; ``vlsn`` is 0 if there is no such message."""
 
     vlsn: int = 0
     time_us: int = 0

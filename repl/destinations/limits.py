@@ -33,13 +33,13 @@ destination in use."""
 WINDOWS_KEPT: Final = 2
 """The number of windows that are kept in memory for one destination."""
 LOOK_S: Final = 2.0
-"""A search for messages continues for at least this many seconds if more of the log can be read. A call that may
-wait searches longer."""
+"""A search for messages continues for at least this many seconds if more of the log can be read. A call that may wait
+for messages searches longer."""
 BLOCKED: Final = 1_000
 """A search ends after it has found this many messages that wait for their keys, or twice the requested number. A
 message waits for its key while an earlier message of the key is out."""
 BLOCKED_S: Final = 0.02
-"""Seconds that a call waits for an acknowledgement after such a search ended at ``BLOCKED`` messages."""
+"""After a search that ended at ``BLOCKED`` messages, a call waits this many seconds for an acknowledgement."""
 BLOCKED_MAX: Final = 1_000_000
 """A search goes at most this many VLSNs past the first message that waits for its key. These VLSNs are read again
 once that message may be delivered."""

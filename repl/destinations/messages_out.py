@@ -3,8 +3,8 @@
     answer 1   {41, 42, 44}    due at 30 s     not acknowledged by then: the messages come back, one attempt used
     number 2   {47}            delay to 35 s   47 came back with a delay: no worker has it until then
 
-1. When a message comes back, the later messages of its key that are out come back with it. Such later messages use no
-   attempt.
+1. When a message comes back, the later messages of its key that are out come back with it. A message that comes back
+   only for this reason uses no attempt.
 2. Attempts are counted here from the first return on. Earlier attempts are in the table of acknowledgements
    (``noted``).
 """
@@ -135,7 +135,7 @@ class MessagesOut:
             for vlsn in vlsns.vlsns().tolist():
                 self._tries.pop(vlsn, None)
 
-    # Messages that go out.
+    # Hand-out.
 
     def hand_out(self, found: Found, vlsns: Vlsns, noted: Tries, deadline: float) -> tuple[int, dict[int, int]]:
         """Marks the messages of ``found`` as out. Returns the answer's number, and each attempt above 1."""
@@ -166,7 +166,7 @@ class MessagesOut:
             heappush(self._due, (now_s + delay_s, number))
         return bool(rows)
 
-    # Messages that come back.
+    # Returned messages.
 
     def shorten(self, deadline: float) -> None:
         """Moves every later deadline to ``deadline``."""

@@ -1,4 +1,4 @@
-"""A node's calls that use destinations. Only the master can answer them."""
+"""A node's calls that use destinations; only the master can answer such calls."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class Notes:
         for waiter in waiters:
             _settle(waiter, gone)
 
-    # The making of one note.
+    # One note.
 
     def _ask(self) -> None:
         if self._closed or not self._open or len(self._under_way) >= NOTES_UNDER_WAY_MAX:

@@ -183,7 +183,7 @@ class OutTable:
     # Removal.
 
     def remove(self, vlsns: I64) -> Removed:
-        """Removes those of ``vlsns`` that are out. ``vlsns`` ascend, without repeats."""
+        """Removes those of ``vlsns`` that are out. The VLSNs must ascend, without repeats."""
         return self._removed(self._rows_of(vlsns)[1])
 
     def remove_set(self, vlsns: VlsnSet) -> Removed:

@@ -5,11 +5,11 @@
 
 1. Each node writes its own pages, when it wants to clean its log. An append never waits for pages.
 2. The worker thread ``pages`` writes, reads and removes files, one window (group of blocks) of the log at a time. The
-   keeper's thread writes the page table. The lock ``alone`` lets one change of a store run at a time. A pass over the
-   log holds the lock for one stride.
+   keeper's thread writes the page table. The lock ``alone`` lets one change of a destination's pages run at a time. A
+   pass over the log holds the lock for one stride.
 3. Messages that cannot be written to pages stay in the log: the cleaning stops before them and reports the reason.
-4. The page table drops a page only after acknowledgements that no rollback can undo. The page's file is removed
-   after that.
+4. The page table drops a page only after acknowledgements that no rollback can undo. The page's file is removed after
+   the page has left the table.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Pager:
             return f"the pages of this node cannot be opened: {self._unopened}"
         return "the disk of this node is too full for pages" if self.low else ""
 
-    # Calls of the cleaning.
+    # Cleaning.
 
     def page(self, upto: Vlsn, done: Callable[[Vlsn, str], None]) -> None:
         if self._over:
@@ -162,7 +162,8 @@ class Pager:
 
     @property
     def messages(self) -> int:
-        """The number of messages in all pages of this node. Messages acknowledged since are included."""
+        """The number of messages in all pages of this node. Messages that were acknowledged since they were written are
+        included."""
         return sum(store.messages for store in self.manager.stores.values())
 
     def why_full(self, uuid: str, limit_bytes: int, limit_messages: int) -> str:
@@ -199,7 +200,7 @@ class Pager:
         except (OSError, Damaged, Trimmed):
             return vlsn  # the pass meets the same error, and reports the error
 
-    # The pager's background loop.
+    # Background work.
 
     async def run(self) -> None:
         were = bool(self._table.read())
@@ -268,7 +269,7 @@ class Pager:
         self._aside = found.aside
         self._opened, self._unopened, self.paused = True, "", ""
 
-    # Passes: each reads a stretch of the log and writes its unacknowledged messages to pages.
+    # Passes over the log.
 
     async def _page(self, upto: Vlsn) -> tuple[Vlsn, str]:
         """Writes the wanted messages up to VLSN ``upto`` to pages. Returns the VLSN that was reached, and the reason
@@ -346,7 +347,7 @@ class Pager:
                 f"paged, nor cleaned that would have to be, until {PAGES_FREE_BYTES_HIGH} are free"
             )
 
-    # Removal of acknowledged pages.
+    # Acknowledged pages.
 
     async def settle(self) -> None:
         """Removes pages whose messages are all acknowledged by durable entries, and pages of destinations that were
@@ -391,7 +392,7 @@ class Pager:
                 self._looked[store.uuid, number] = count
         return found
 
-    # Operations that several of the parts above use.
+    # Shared operations.
 
     async def read(self, store: PagingStore, number: int, row: PageRow) -> PageContents | None:
         """Returns the contents of a page, or None if the page was removed meanwhile."""

@@ -171,7 +171,7 @@ class Electing:
             return f"the disk has not synced for {self._log.cycle.writing_s:.0f} s"
         return self._soundness.unfit
 
-    # Messages and requests of other nodes.
+    # Other nodes.
 
     def heard(self, master: NodeName, term: Term) -> None:
         """Notes a message on the feed of ``master``. ``term`` is the term of that feed."""
@@ -313,13 +313,13 @@ class Electing:
 
     @property
     def reason(self) -> str:
-        """The reason why this node does not stand; only a vote floor or a lost group is reported here."""
+        """The reason why this node does not stand; only a vote floor or a lost group counts as such a reason."""
         if is_lost(self._log):
             return REASON
         why = self.core.waits_for(self._standing())
         return f"below-floor: {why}" if why else ""
 
-    # The actions that the pure rules request.
+    # Actions.
 
     async def _carry_out(self, actions: list[Action]) -> None:
         member = self._member
@@ -380,7 +380,7 @@ class Electing:
             await self._opened.drained()
             await self._carry_out(core.answered(reply, self._now, self._standing()))
 
-    # The state of the node, as the pure rules need it.
+    # The node's state.
 
     def _standing(self) -> Standing:
         log, member = self._log, self._member
@@ -419,7 +419,7 @@ class Electing:
     def _founding(self, found: Found) -> Standing:
         return Standing(end=(0, 0), electors=electors(found.group))
 
-    # The door: a lock for role changes.
+    # The door.
 
     async def _through(self, event: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
         """Executes ``event`` alone and completely, even if the caller is cancelled."""

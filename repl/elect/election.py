@@ -288,8 +288,8 @@ class Election:
         return self._count(now, standing)
 
     def transfer(self, now: float, standing: Standing) -> list[Action]:
-        """Stands at once, because the master asks this node to take over. A node that is asked has the master's whole
-        log."""
+        """Stands at once, because the master asks this node to take over. The master asks only a node that has its
+        whole log."""
         if self.role is not Role.FOLLOWER or not self._may_stand(standing, rounds=0, asked=True):
             return []
         self._round = _Round(transfer=True)

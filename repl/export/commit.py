@@ -10,7 +10,7 @@ interrupted batch.
    may still be without their final names.
 2. Each start of an exporter claims the next number. An exporter that still runs elsewhere has then lost that number and
    every later one. The other exporter raises ``Fenced`` at step 3, and its staged files can be removed.
-3. File names contain the VLSNs of their rows, and each VLSN is in one batch. So no file is ever replaced.
+3. File names contain the VLSNs of their rows, and each VLSN is in one batch. So no file of a target is ever replaced.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@
     _manifests/00000000000000000003.json   claim  exporter e2                    last 5000
     _manifests/00000000000000000004.json   batch  exporter e2  VLSN 5001 to 5300  last 5300
 
-1. Each number is used once. An exporter that commits N has read N - 1, and no other exporter can commit N after it.
+1. Each number of a manifest is used once. An exporter that commits N has read N - 1, and no other exporter can commit N
+   after it.
 2. Each manifest says where the next batch begins, so an exporter reads only the last manifest.
 3. A claim uses the number that an earlier exporter would commit next, so the earlier exporter can commit nothing more.
 """

@@ -3,9 +3,9 @@
 A store must provide three things:
 
 1. An object appears completely or not at all, and a list names every object that was stored before the list began.
-2. *Create*: an object is stored only if its name is free (S3: ``If-None-Match: *``). If fsspec has no such call for the
-   store, two simultaneous exports cannot be told apart. For such a store the caller must confirm that only one export
-   runs.
+2. *Create*: an object is stored only if its name is free (S3: ``If-None-Match: *``). If fsspec has no call for *create*
+   in the store, two simultaneous exports cannot be told apart. For such a store the caller must confirm that only one
+   export runs.
 3. A copy within the store. Stores cannot rename: a staged object is copied to its final name, then removed.
 """
 

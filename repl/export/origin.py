@@ -1,6 +1,6 @@
 """The log that is exported, as the driver reads it: its group, its bounds, and the block at a VLSN.
 
-The source is a group or one node over HTTP, or directories of nodes. The tasks read the rows.
+The source is a group or one node over HTTP, or directories of nodes. The tasks of the export read the rows.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
     find the master ─► WS /v1/feed ─► syncup ─► blocks in, acknowledgements out ─► (the feed stops) ─► again, for ever
 
-All members are asked at once. The first one that answers as master, in a term not below the stored term, is the master.
-If every answering master has a lower term, one of them learns the stored term and steps down. An empty node accepts its
-first feed only from the incarnation (store) and process to which it last reported that it is empty.
+To find the master, a replica asks all members at once. The first one that answers as master, in a term not below the
+stored term, is the master. If every answering master has a lower term, one of them learns the stored term and steps
+down. An empty node accepts its first feed only from the incarnation (store) and process to which it last reported that
+it is empty.
 
 Each try waits up to half a second; after a feed that has streamed, the waits start over. Some refusals do not end by
 themselves (not listed, no VLSN in common). A refusal that does not end by itself is shown as the reason of the node's
@@ -311,7 +312,7 @@ class Following(Role):
         member.master_is(self.master, feed.term)
         member.event("syncup", master=self.master, term=feed.term, at=feed.matchpoint, rolled_back=feed.rolled_back)
 
-    # Calls from the node.
+    # The node's calls.
 
     def written(self, last_vlsn: Vlsn) -> None:
         if self.feed is not None:

@@ -3,8 +3,8 @@ from it.
 
 The node neither votes, nor stands, nor accepts a feed until enough members have answered: at least one, and every other
 member that can be reached. One slow member may be the only one that remembers a promise which the disk has lost. A
-machine whose process has ended refuses at once; a silent machine delays the start by ``connect_timeout_s``. A group
-that has its majority without this node continues meanwhile.
+machine whose process has ended refuses at once; a silent machine delays the start by ``connect_timeout_s``. While the
+node waits, a group that has its majority without this node continues.
 
 If the disk has lost a promise, the node becomes another incarnation (store). The node keeps its log, but has no vote
 until a GROUP entry admits it again (``old_images``, ``group_changes``). A node that was empty at its start does not

@@ -5,7 +5,7 @@
 An incarnation is a random number that identifies a node's store.
 
 1. TAKEN: the group lists the sender's incarnation as electable, and its term is at most ``TERMS_AHEAD_MAX`` above this
-   node's stored term. Terms rise by one with each election, so such small steps never use up the 2^63 terms.
+   node's stored term. Terms rise by one with each election, so small steps never use up the 2^63 terms.
 2. ASK: any other claim under a name for which this node has a URL. Examples are a longer jump, an incarnation that is
    not listed (of a wiped member, or in a newer list), and a group that is not known yet. To check the claim, this node
    sends a hello to that URL. The claim counts if the same incarnation answers and has stored the claimed term.

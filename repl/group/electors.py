@@ -21,8 +21,8 @@ SEVERAL = (0.0, 0.3)
 """The range of delays if several nodes have the same priority. The delay is random, so that the nodes do not request
 the same votes at once."""
 LONE = (0.05, 0.1)
-"""The range of delays of a node that has a priority for itself. A delay above zero gives the other nodes time to notice
-the master's end, so that they do not refuse their votes."""
+"""The range of delays of a node that is the only one with its priority. A delay above zero gives the other nodes time
+to notice the master's end, so that they do not refuse their votes."""
 NEXT = 0.1
 """The delay from the last node of one priority to the first node of the next. An election fits in between."""
 

@@ -6,8 +6,8 @@ founder then writes the entries TERM and GROUP, which lists the members' incarna
 
     ask n1 n2 n3  ─►  all empty, stored terms 0 0 2  ─►  term 3 stored, synced  ─►  block (3, 1): TERM, GROUP
 
-After a crash before that block is synced, every log is empty, and founding starts again with a higher term. After a
-later crash the group exists. A member that answered accepts its first feed only from the incarnation and process that
+After a crash before that block is synced, every log is empty, and founding starts again with a higher term. If a crash
+comes later, the group exists. A member that answered accepts its first feed only from the incarnation and process that
 it answered last. Pure: answers are arguments, the decision is the result.
 """
 
@@ -84,7 +84,7 @@ class KnownGroup(msgspec.Struct, frozen=True):
 
 class Alarm(msgspec.Struct, frozen=True):
     """A condition of a node that needs a person. ``what`` and ``why`` describe the condition as text. ``kind`` is
-    stable from release to release. ``name`` is the consumer or destination concerned."""
+    stable from release to release. ``name`` is the name of the consumer or destination concerned."""
 
     kind: str
     name: str

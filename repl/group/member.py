@@ -114,7 +114,7 @@ class Member:
     def name(self) -> NodeName:
         return self.config.name
 
-    # Events of this member.
+    # Events.
 
     def set_state(self, state: str, reason: str = "") -> None:
         if (state, reason) != (self.state, self.reason):
@@ -147,7 +147,7 @@ class Member:
     def recognise(self, known: bool) -> None:
         self.recognised = known
 
-    # The log of this member.
+    # The log.
 
     @property
     def log(self) -> LocalLog | None:
@@ -197,7 +197,7 @@ class Member:
         heard, role = self.members.heard.of(incarnation), self.role
         return both(heard, role.heard_of(incarnation)) if role is not None else heard
 
-    # Whether this node is still a member.
+    # Removal.
 
     def removed(self) -> str:
         """Returns why this node is no longer a member: its log's list or another member says so, and no master feeds
@@ -281,7 +281,7 @@ class OpenMember:
         role = self.stage.role
         return role if role is not None and role.leads and self.member.is_master() else None
 
-    # The report of this node's promises.
+    # Promises.
 
     def told(self) -> Told:
         """Returns this node's report of its promises, which it never takes back."""
@@ -292,7 +292,7 @@ class OpenMember:
         last = log.view.range.last_sync
         return Told(record.sequence, record.term, last, log.view.history.term_of(last))
 
-    # The end of the log.
+    # The log's end.
 
     async def roll_back(self, matchpoint: Vlsn) -> None:
         """Rolls back the blocks after ``matchpoint``. On return the rollback is complete, or was refused. Raises

@@ -47,7 +47,7 @@ class MemberHolds:
         """The incarnation to which each position belongs, by name. 0 means that it is not known; then the whole log is
         held."""
 
-    # Calls at the master.
+    # The master's calls.
 
     def lead(self, group: GroupEntry | None) -> None:
         """Begins a term as master. If the group now lists another incarnation for a name, the old position is
@@ -84,7 +84,7 @@ class MemberHolds:
         own = HoldPosition(f"{log.node_file.record.incarnation:016x}", log.view.dtvlsn)
         return {**positions, self._own: own}
 
-    # Calls at a replica.
+    # A replica's calls.
 
     def hear(self, positions: Mapping[str, HoldPosition] | None) -> None:
         """Adopts the members' positions from the master's answer. ``positions`` is None if the master's release does
@@ -105,7 +105,7 @@ class MemberHolds:
                 self._release({name})  # this node has dropped the hold, or the log no longer has the member's position
         self._release(set(self._held) - set(positions))
 
-    # Calls at the master and at a replica.
+    # Shared.
 
     def _place(self, name: str, at: Vlsn, incarnation: int) -> None:
         self._held[name] = self._log.care.holds.place(

@@ -1,6 +1,7 @@
 """The other members, as one node knows them: their URLs and their reports.
 
-The members are the nodes that the group's log lists. If a node knows no such list, it uses the nodes in its settings.
+The members are the nodes that the group's log lists. A node that knows no list of members uses the nodes in its
+settings.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from vlsn.ids import NodeName
 from vlsn.levels import SIGNED, Levels
 
 BY_OWN_WORD_MAX = 4
-"""The most nodes that are remembered because they themselves claim to be members. The latest ones are kept."""
+"""The most nodes that are remembered because they themselves claim to be members. If there are more, the latest nodes
+are kept."""
 
 
 class Members:
@@ -57,7 +59,7 @@ class Members:
         """Members whose last answer said that the group no longer lists this node. A member's later silence changes
         nothing; a feed from a master clears the list."""
 
-    # The URLs of members.
+    # URLs.
 
     @property
     def listed(self) -> dict[NodeName, str]:

@@ -10,9 +10,9 @@ A GROUP entry in the log lists all members. An incarnation (a, b, c above) ident
    in a term whose first block is durable, and only after a durable GROUP entry. (Without this condition, the algorithm
    as first printed in that section was wrong.)
 2. A change of a name's incarnation is two changes at once: one voter leaves, another joins. Majorities of the two lists
-   need not overlap (b c of the old list, a c' of the new one, if the disk of c comes back). Until such an entry is
-   durable, the changed member only counts in the size of the group. So a majority consists of nodes that are in both
-   lists, and the wiped node cannot admit itself with its own acknowledgement.
+   need not overlap (b c of the old list, a c' of the new one, if the disk of c comes back). Until a GROUP entry with a
+   changed incarnation is durable, the changed member only counts in the size of the group. So a majority consists of
+   nodes that are in both lists, and the wiped node cannot admit itself with its own acknowledgement.
 3. A node that is not listed may be fed, but its votes and acknowledgements do not count.
 
 Pure.
@@ -83,7 +83,7 @@ def read_change(body: object) -> Change:
     return change
 
 
-# The functions below make the next GROUP entry. The caller that appends it sets ``previous``.
+# The next GROUP entry. The caller that appends the entry sets its field ``previous``.
 
 
 def with_member(group: GroupEntry, add: Add, incarnation: str) -> GroupEntry:
@@ -177,7 +177,7 @@ def _checked(group: GroupEntry) -> GroupEntry:
         raise BadArgument(str(error)) from None
 
 
-# The members that count.
+# Counted members.
 
 
 def counting(groups: Sequence[tuple[Vlsn, GroupEntry]], dtvlsn: int) -> GroupEntry | None:

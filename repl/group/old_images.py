@@ -37,7 +37,7 @@ from vlsn.ids import Vlsn
 from vlsn.state.node_file import NodeRecord
 
 HEARD_MAX = 4 * MEMBERS_MAX
-"""The most incarnations whose reports are remembered. The latest reports are kept."""
+"""The most incarnations whose reports are remembered; the latest reports are kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class Role(LogListener):
         """Runs until the role has ended, or is cancelled."""
         raise NotImplementedError
 
-    # Events, in addition to those of the log.
+    # Events of the node.
 
     def tick(self) -> None:
         """Does periodic work; called once in ``TICK_S`` seconds."""
@@ -44,7 +44,7 @@ class Role(LogListener):
     def hold_dropped(self, replica: str, first: Vlsn) -> None:
         """Called when cleaning passes the end of ``replica``. The log will begin at VLSN ``first``."""
 
-    # State that other parts of the node request.
+    # State.
 
     @property
     def leads(self) -> bool:

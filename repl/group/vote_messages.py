@@ -19,7 +19,7 @@ from vlsn.ids import Term
 StoodTerm = Annotated[int, Meta(ge=1, le=STORED_TERM_MAX)]
 """A term that the candidate has stored before it requested votes."""
 End = tuple[int, int]
-"""The last term and the last VLSN of a log. Logs are compared by this pair."""
+"""The last term and the last VLSN of a log. Two logs are compared by their last term and last VLSN."""
 
 
 class VoteRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -144,7 +144,7 @@ class Admission:
         if self._once.queued:
             self._once.sealed(pendings)
 
-    # Appends that are held back.
+    # Held appends.
 
     def _must_wait(self, acks: Acks) -> str:
         """Returns why an append must be held back now, or "" if it can be queued. Raises ``InsufficientReplicas``."""
@@ -218,7 +218,7 @@ class Admission:
         if self.has_commit(handle.id):
             raise TransactionClosed(f"{handle} is committed")
 
-    # Submissions of a producer.
+    # Producers' submissions.
 
     def _repeat(self, append: ProducerAppend) -> None:
         """Answers a submission that is in the log already. The answer is sent after ``submit`` has returned."""

@@ -1,8 +1,8 @@
 """Pending acknowledgements: the sealed appends that wait for replicas, in VLSN order.
 
-When an append is answered depends on its acks policy. NONE waits for the master's sync. MAJORITY waits until the DTVLSN
-(the highest VLSN that a majority has synced) reaches the append. ALL also waits until every electable member has synced
-the append. Only a replica that is being fed counts, because a replica that has left may have lost its log.
+When an append is answered depends on its acks policy. NONE waits only for the master's sync. MAJORITY waits until the
+DTVLSN (the highest VLSN that a majority has synced) reaches the append. ALL also waits until every electable member has
+synced the append. Only a replica that is being fed counts, because a replica that has left may have lost its log.
 
 Each policy has a queue, in which VLSNs rise. So an acknowledgement settles appends at the heads of the queues. A
 *repeat* is an append that was in the log before it was sent again. Repeats wait for the same conditions, in no

@@ -122,7 +122,7 @@ class Changes:
         assert group is not None
         return group
 
-    # Changes that a user requests.
+    # Users' changes.
 
     async def change(self, change: Change) -> dict[str, Any]:
         """Makes a change of the group; durable on return. Raises before the change is logged: ``BadArgument``,
@@ -198,7 +198,7 @@ class Changes:
         log.append_entries([EntryKind.GROUP], [entry.encode()], lambda _: None)
         return durable
 
-    # Changes that the master makes by itself.
+    # The master's changes.
 
     async def run(self) -> None:
         while True:
@@ -267,7 +267,7 @@ class Changes:
         await lead.electing.resign(lead.term, "this node was removed from the group")
 
 
-# The description of the group.
+# Description.
 
 
 def document(opened: OpenMember) -> dict[str, Any]:

@@ -153,10 +153,11 @@ class Transactions:
         return handle
 
     async def stage(self, handle: Handle, part: Values | Batch, after: int | None = None, rewinds: int = 0) -> int:
-        """Stages more entries and returns the new number of staged entries. ``after`` is the number of entries before
-        this call, so a call whose answer was lost can be sent again. ``rewinds`` is the number of abandoned calls.
-        Raises ``TooLarge``, ``QueueFull``, ``BadArgument`` if ``after`` does not fit, and ``TransactionClosed``. For an
-        unknown transaction, raises ``TransactionGone`` or the errors of ``settle_gone``."""
+        """Stages more entries and returns the new number of staged entries. ``after`` is the number of entries
+        before this call, so a call whose answer was lost can be sent again. ``rewinds`` is the number of calls that
+        the client has abandoned. Raises ``TooLarge``, ``QueueFull``, ``BadArgument`` if ``after`` does not fit, and
+        ``TransactionClosed``. For an unknown transaction, raises ``TransactionGone`` or the errors of
+        ``settle_gone``."""
         stage = self._find(handle)
         if stage is None:
             await self._settle_gone(handle)
@@ -237,7 +238,7 @@ class Transactions:
         for stage in list(self._open.values()):
             self._drop(stage)
 
-    # The stages and their timeouts.
+    # Stages.
 
     def _find(self, handle: Handle) -> _Stage | None:
         stage = self._open.get(handle.id)

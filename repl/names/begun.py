@@ -3,8 +3,8 @@ it.
 
     POST /v1/peer/cdc  {"group", "sender", "to", "consumer", "file", "replace"}  ─►  {"sender", "file"}
 
-The answer has the number of the position file that the group has recorded for ``consumer`` on ``sender``. The record is
-durable.
+The answer has the number of the position file that the group has recorded for ``consumer`` on ``sender``. The recorded
+number is durable.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ Readers with equal requests (``Wanted``: VLSN, filter, form) wait together, as o
 
 1. A page is never older than a request for it. Readers that arrive while a page is being read join a new audience.
 2. An audience of tails moves along the log. If two audiences arrive at the same VLSN, they become one.
-3. A tail whose client does not take its bytes leaves its audience until the client has taken them. Nothing is made or
-   kept for such a tail.
+3. A tail whose client does not take its bytes leaves its audience until the client has taken them. No page is made or
+   kept for a tail that does not take its bytes.
 """
 
 from __future__ import annotations

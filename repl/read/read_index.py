@@ -6,10 +6,10 @@
 Many reads share a read round, and many reads of a replica share a question to the master. Only one of each runs at a
 time.
 
-A node's **lag** is the time since it last sent such a question and reached the VLSN of the answer. Every entry that was
-acknowledged before the question is then on this node. The node measures the lag by its own monotonic clock. A read that
-allows a lag sends a question only if the node's lag is larger. The durable end in the master's messages is no measure:
-a deposed master continues to send an old durable end.
+A node's **lag** is the time since it last asked for a read index and reached the VLSN of the answer. Every entry that
+was acknowledged before the question is then on this node. The node measures the lag by its own monotonic clock. A read
+that allows a lag sends a question only if the node's lag is larger. The durable end in the master's messages is no
+measure: a deposed master continues to send an old durable end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """``GET /v1/segments`` and ``/v1/segments/{n}``: the log's files, unchanged, up to the synced length.
 
-The audit and a restore use them. A request has one range of bytes (RFC 9110 §14): ``bytes=A-B``, ``bytes=A-``,
-``bytes=-N``. The error is ``bad-argument`` for a range outside the file, for several ranges, and for an invalid range.
+The audit and a restore read the log's files in this way. A request has one range of bytes (RFC 9110 §14):
+``bytes=A-B``, ``bytes=A-``, ``bytes=-N``. The error is ``bad-argument`` for a range outside the file, for several
+ranges, and for an invalid range.
 """
 
 from __future__ import annotations

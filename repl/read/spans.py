@@ -69,7 +69,7 @@ class _Files:
 
     def cut(self, at: int, last: int, position: int) -> int:
         """Finds where a span from ``at`` ends. The span ends at the last indexed block that begins at or before
-        ``position``, or else at the first such block after ``at``. The block of ``last`` must begin after
+        ``position``, or else at the first indexed block after ``at``. The block of ``last`` must begin after
         ``position``."""
         low, high = at, last  # invariant: position(low) <= position < position(high)
         while high - low > 1:

@@ -5,9 +5,9 @@
 
 After 15 s without an event the node sends a comment. The header ``Last-Event-ID``, which a browser sends when it
 reconnects, continues after that VLSN, and replaces ``?from=`` and ``after_term``. A request without any of the three
-begins at the log's first entry. With ``?ids=vlsn@term`` event ids look like ``17@2``. A browser that reconnects with
-such an id gets ``not-in-log`` if the log does not contain VLSN 17 of term 2. An error before the first event is a
-problem document. A later error is an event ``error`` with such a document, which ends the stream.
+begins at the log's first entry. With ``?ids=vlsn@term`` event ids look like ``17@2``. A browser that reconnects with an
+id like ``17@2`` gets ``not-in-log`` if the log does not contain VLSN 17 of term 2. An error before the first event is a
+problem document. A later error is an event ``error`` with a problem document, which ends the stream.
 
 A tail has no task. Each tail is an element in a set of waiting readers (``long_polls``), and new entries are written
 directly to its socket. While the client does not take its bytes, the tail is removed from the set. The tail continues
@@ -119,8 +119,8 @@ class _Tail:
         return False
 
     def due(self) -> None:
-        """Sends a comment, unless something was sent meanwhile or bytes still wait for the client. Sets the next
-        time."""
+        """Sends a comment, unless something was sent meanwhile or bytes still wait for the client. Also sets the time
+        of the next comment."""
         now = self._deadlines.now()
         if self._sent_s + TAIL_COMMENT_S - TICK_S > now:
             self._deadlines.set(self, self._sent_s + TAIL_COMMENT_S - TICK_S)

@@ -59,7 +59,7 @@ class LostProducers:
         asked = [asyncio.create_task(self._ask(name), name=f"producers of {name}") for name in others]
         answers = []
         try:
-            # A silent member does not delay the answers of the others.
+            # A silent member does not delay the answers of other members.
             for answered in asyncio.as_completed(asked):
                 answers.append(await answered)
                 if not self.lacks_to:

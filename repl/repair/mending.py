@@ -7,9 +7,10 @@
    for election (``may_stand``). A master steps down if it must feed a block that no other node has (``unfit``).
 2. Only a sealed segment is mended. If the current segment is damaged, the log first continues in a new segment.
 3. Damage that no member can mend stays, is shown in the status, and is tried again every ``RETRY_S``. No member has a
-   copy of a rollback's record or of a header page. A log with such damage is restored when a person requests it.
-4. The damaged places of a segment are mended one after another. If the disk cannot read other damaged places meanwhile,
-   all of them are mended together.
+   copy of a rollback's record or of a header page. If a rollback's record or a header page is damaged, the log is
+   restored when a person requests it.
+4. The damaged places of a segment are mended one after another. If other damaged places cannot be read from the disk,
+   all places of the segment are mended together.
 5. If two members have different contents under one block name, that is an integrity fault, and neither is overwritten.
 
 A log that does not open because of damage is mended in the same way before it opens (``unopened``).
@@ -35,7 +36,7 @@ from vlsn.segments.bad_sectors import is_unread
 T = TypeVar("T")
 RETRY_S = 5.0
 SEGMENTS_MAX = 1_000
-"""The most damaged segments that are remembered. The scrub will find further ones later."""
+"""The most damaged segments that are remembered. The scrub will find further damaged segments later."""
 
 
 @dataclass(slots=True)

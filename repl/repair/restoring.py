@@ -58,7 +58,7 @@ TICK_S = 0.1
 AGAIN_VLSNS = 10_000
 """If a restore ends more than this many VLSNs behind its provider, another session continues it."""
 ROUNDS_MAX = 8
-"""At most this many sessions continue a restore. The feed then delivers the remaining entries."""
+"""At most this many sessions continue a restore. The feed delivers the entries that remain after the last session."""
 HISTORY_MAX = 8
 _Faults = (VlsnLogError, OSError, TimeoutError)
 
@@ -100,7 +100,7 @@ class Restoration:
     def _begins(self) -> None:
         self._progress, self._running = Progress(began_s=self._member.seams.clock.monotonic_s()), True
 
-    # When a restore begins.
+    # Requests.
 
     def want(
         self, why: str, *, avoid: Collection[NodeName] = (), silent: Collection[NodeName] = (), keep: bool = False
@@ -118,8 +118,8 @@ class Restoration:
 
     @property
     def gives_up(self) -> bool:
-        """True if this node's copy of the log is being given up, or may be. Other members do not rely on such a copy
-        (``spared_copies``)."""
+        """True if this node's copy of the log is being given up, or may be. Other members do not rely on a copy that is
+        being given up (``spared_copies``)."""
         return self._going or self._asked > 0
 
     @contextmanager
@@ -144,8 +144,7 @@ class Restoration:
 
     async def lossless(self) -> End | None:
         """Returns the end of a log that does not open, if some member has every entry of it that may be durable
-        (``choose``); otherwise None. If there is such a member, a restore loses no entry that this node has
-        acknowledged."""
+        (``choose``); otherwise None. A restore from that member loses no entry that this node has acknowledged."""
         self._begins()
         try:
             end = await self._on_keeper(self._restart().end)
@@ -168,7 +167,7 @@ class Restoration:
 
         return await self._on_keeper(look)
 
-    # How a restore proceeds.
+    # The restore.
 
     async def run(
         self, why: str, *, end: tuple[int, int] | None = None, durable: End = NULL_END, whole: bool = False
@@ -332,7 +331,7 @@ class Restoration:
         self._running = False
         member.set_state("UNKNOWN", "opening")
 
-    # The log that is being restored.
+    # Its log.
 
     async def _open(self) -> LocalLog:
         member = self._member

@@ -1,5 +1,5 @@
-"""Handles a log that does not open because of damage. Such a log is mended with blocks of other members, or restored
-from a member.
+"""Handles a log that does not open because of damage. A log that does not open is mended with blocks of other members,
+or restored from a member.
 
     mended    with copies of the lost blocks, if the remaining bytes, or the bytes around them, show the blocks' term
               and so their names; otherwise with blocks that peers call durable

@@ -231,7 +231,8 @@ class Copies:
 
 
 def _has(source: Source, vlsn: int) -> bool:
-    """Returns whether a running node's copy may have ``vlsn`` by now. Only a survey can make sure."""
+    """Returns whether a running node's copy may have ``vlsn`` by now. Only a survey can make sure whether the copy has
+    the VLSN."""
     if not isinstance(source, LiveSource):
         return True
     try:

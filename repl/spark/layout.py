@@ -45,7 +45,8 @@ NEAR_BYTES: Final = 256 * KIB
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Bytes ``start`` to ``end`` (exclusive) of a segment. Both are boundaries of frames (the envelopes of blocks)."""
+    """Bytes ``start`` to ``end`` (exclusive) of a segment. ``start`` and ``end`` are boundaries of frames (the
+    envelopes of blocks)."""
 
     part: Part
     start: int
@@ -69,7 +70,7 @@ class _Block:
 
 
 class Layout:
-    """One surveyed copy. ``first`` is its first visible VLSN and ``end`` its last durable VLSN; both are 0 for a
+    """One surveyed copy. ``first`` is the copy's first visible VLSN and ``end`` its last durable VLSN; both are 0 for a
     copy without entries. ``group`` is the copy's group."""
 
     def __init__(self, source: Source, survey: Survey) -> None:
@@ -102,8 +103,8 @@ class Layout:
         return founding_of(own_entries(block, header).entries)
 
     def holds(self, first: int, last: int) -> bool:
-        """Returns whether this copy has these VLSNs and itself knows them to be durable. Entries after its durable
-        end may differ from those of other copies."""
+        """Returns whether this copy has these VLSNs and itself knows them to be durable. Entries after the copy's
+        durable end may differ from those of other copies."""
         return 0 < self.first <= first and last <= self.end
 
     def bytes_of(self, first: int, last: int) -> int:

@@ -114,7 +114,7 @@ def _placed(buf: Buffer, part: Part, sidecar: bytes | None) -> tuple[_Placed, se
 
 def proven_frames(buf: Buffer, part: Part, data: bytes) -> scan.Walk | None:
     """Finds the frames of a segment if the checksum in its sidecar proves the segment unchanged. Returns None if the
-    checksum does not match, or if the sidecar belongs to another segment; the audit reports such a sidecar."""
+    checksum does not match, or if the sidecar belongs to another segment, which the audit reports."""
     try:
         sidecar = Sidecar.decode(data)
     except BadBody:

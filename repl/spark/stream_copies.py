@@ -1,5 +1,5 @@
-"""A stream that reads directories: of stopped and running nodes, of copies, in buckets. URLs of nodes may be added. All
-must be of one log.
+"""A stream that reads directories: of stopped and running nodes, of copies, in buckets. URLs of nodes may be added to
+the directories. All sources must be of one log.
 
     survey  ─►  entry before the offset: its term there  ─►  where the micro-batch ends  ─►  pieces  ─►  tasks
 

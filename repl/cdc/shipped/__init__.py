@@ -3,5 +3,5 @@
     consumer = "jsonl"       json_lines.py     lines of JSON in files that rotate
     consumer = "parquet"     parquet.py        Parquet files
 
-These consumers run in child processes. The node's own process imports nothing from this package.
+The consumers of this package run in child processes. The node's own process imports nothing from this package.
 """

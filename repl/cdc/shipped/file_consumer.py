@@ -52,8 +52,8 @@ class FileConsumer(CdcConsumer):
 
     @contextmanager
     def _call(self) -> Iterator[None]:
-        """Wraps one call of the node. Raises an earlier error of the thread that publishes old files, and
-        ``CdcUnavailable``."""
+        """A context for one call from the node, in which no file is published by age. Raises an earlier error of the
+        publishing thread, and ``CdcUnavailable``."""
         with self._overdue.call(), room(self._folder.path):
             yield
 

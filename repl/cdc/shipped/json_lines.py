@@ -123,7 +123,7 @@ class JsonLines(FileConsumer):
         if self._gzip:
             self._folder.remove(self._name)
 
-    # The state after a crash.
+    # After a crash.
 
     def _found(self, context: CdcContext) -> CdcPosition:
         """Returns the position that the files show. Continues with the open file, and removes the incomplete line

@@ -7,7 +7,8 @@
 2. Each commit names the COMMIT that set the position from which it starts. If two commits start from one position, the
    second is refused. The second may come from a worker that was replaced, or from a retry after a lost answer.
 3. A transaction of the source group stays in one transaction of the other group, perhaps together with its neighbours.
-4. After any doubt the process ends. The next process reads its position from the other group.
+4. After any doubt (a commit without an answer) the process ends. The next process reads its position from the other
+   group.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Overdue:
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """Wraps a call of the consumer. Raises as ``check``."""
+        """A context for one call of the consumer, during which ``act`` is not called. Raises as ``check``."""
         with self._latch:
             self.check()
             try:

@@ -11,8 +11,8 @@ position.
    transaction holds the lock, the worker waits. From then on the other worker can store nothing more.
 2. A worker whose log has an older term than the row is refused: its master was replaced and has not noticed.
 3. After any doubt (a COMMIT without an answer) the process ends. The next process reads the position under the lock.
-4. A person's order to move deletes the rows from its VLSN on, in the same transaction that sets the position. Then
-   these rows are written again.
+4. A person's order to move deletes the rows from its VLSN on, in the same transaction that sets the position. The
+   deleted rows are written again afterwards.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from vlsn.errors import BadArgument
 COLUMNS: Final = ("vlsn", "term", "time", "txn", "key", "value")
 TYPES: Final = ("int8", "int8", "timestamptz", "int8", "bytea", "bytea")
 START_S: Final = 15.0
-"""The time limit of a start in seconds. Connecting is not included."""
+"""The time limit of a start in seconds, without the time for connecting."""
 IDLE_S: Final = 60.0
 """After this many seconds the server ends the transaction of a silent client, and releases its lock."""
 KEEPALIVE: Final = {"keepalives": 1, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
@@ -154,8 +154,8 @@ class Postgres(CdcConsumer):
         return _Row(next_vlsn, term, worker, worker_term, int(ordered))
 
     def _check_fence(self, row: _Row | None) -> None:
-        """Raises ``CdcUnavailable`` if another worker has taken the position over. The next start reports the
-        reason."""
+        """Raises ``CdcUnavailable`` if another worker has taken the position over. The next start of the consumer
+        reports the reason."""
         if row is None or row.worker != self._worker or row.next != self._next:
             has = f"a worker of term {row.worker_term} has taken over" if row is not None else "its position is gone"
             raise CdcUnavailable(f"{has}; nothing was stored")

@@ -112,8 +112,8 @@ class Webhook(CdcConsumer):
         )
 
     async def _posted(self, events: Sequence[CdcEvent]) -> None:
-        """Posts all events. Raises ``WebhookRefused``, ``CdcUnavailable``. The server may have accepted some of the
-        events even then."""
+        """Posts all events. Raises ``WebhookRefused``, ``CdcUnavailable``. The server may have accepted some events
+        before an error."""
         lanes: dict[int, list[CdcEvent]] = {}
         for event in events:
             lanes.setdefault(crc(event.key or b"") % self._options.lanes, []).append(event)
@@ -180,7 +180,7 @@ class Webhook(CdcConsumer):
 
 
 def _is_soon(error: BaseException) -> bool:
-    """Returns whether to try again within this call. For a longer wait the process ends."""
+    """Returns whether to try again within this call. If the wait is longer, the consumer's process ends instead."""
     return isinstance(error, _Later) and not error.after_s
 
 
