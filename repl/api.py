@@ -89,8 +89,8 @@ class Pending(Protocol):
 
     @property
     def doubt(self) -> asyncio.Future[None] | None:
-        """A future that completes once the node has decided whether to refuse this append; None if that is decided at
-        once. The sender's later appends wait for this future, because a refusal of this append refuses them, too."""
+        """A future that completes once the node has decided whether to refuse this append, or None if that is decided
+        at once. The sender's later appends wait for this future, because a refusal of this append refuses them, too."""
         ...
 
     def expire(self) -> None:
@@ -102,8 +102,9 @@ class Pending(Protocol):
         ...
 
     def take_back(self) -> None:
-        """Cancels the append, because the node refused an earlier append of the same sender. If this append cannot be
-        in the log yet, ``done`` is called now with ``NotMaster``. Otherwise the append continues as usual."""
+        """Cancels the append, because the node refused an earlier append of the same sender. If this append cannot
+        be in the log yet, ``done`` is called now with ``NotMaster``. An append that may be in the log continues as
+        usual."""
         ...
 
 

@@ -86,8 +86,8 @@ class Node:
 
     @property
     def ended(self) -> int | None:
-        """The exit status of the node's process; minus the number of the signal if a signal ended it. None while it
-        runs, or if it was never started."""
+        """The exit status of the node's process; minus the number of the signal if a signal ended it. None means that
+        the process runs, or was never started."""
         return None if self._process is None else self._process.poll()
 
     def how_it_ended(self) -> str:

@@ -62,8 +62,8 @@ class Workers:
         self._fatal = fatal
         self._workers: dict[str, Worker] = {}
         self.damaged: Callable[[Damaged], None] | None = None
-        """Called with the damage that an offloaded job has found. None while no log is open; damage is then repaired
-        when the log opens."""
+        """Called with the damage that an offloaded job has found. While no log is open this is None, because opening a
+        log repairs its damage."""
 
     def start(self) -> None:
         for name in WORKERS:

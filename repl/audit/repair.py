@@ -226,7 +226,7 @@ class Repair:
         others = [each for each in self._report.sources if each is not mine]
         models = [each for each in others if all(each.digests.get(at) == right for at, right in wanted.items())]
         if not models:
-            raise BadArgument("no one copy has all of what this one lacks: repair another one of them first")
+            raise BadArgument("no single copy has all blocks that are missing here: repair one of the others first")
         return models
 
     def _left(self, mine: SourceReport) -> tuple[Finding, ...]:

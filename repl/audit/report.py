@@ -185,7 +185,7 @@ class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
     it."""
     ranges: list[RangeRow] = []
     open: Share | None = None
-    """The last of the ``ranges``, to which later blocks may be added; None if there are no ranges."""
+    """The last of the ``ranges``, to which later blocks may be added, or None if there are no ranges."""
     segments: list[SegmentRow] = []
     overmarks: list[OvermarkRow] = []
     holes: list[Span] = []

@@ -41,8 +41,8 @@ _MISSING: Final = re.compile(r"No module named '([\w.]+)'")
 
 @contextmanager
 def spark_context(master: str) -> Iterator[SparkContext]:
-    """Returns the active Spark context, with its own master. If there is none, starts one on ``master``. Raises
-    ``Unreadable`` if Spark cannot start."""
+    """Returns the active Spark context, with its own master. Without an active context, starts one on ``master``.
+    Raises ``Unreadable`` if Spark cannot start."""
     active = SparkContext._active_spark_context
     if active is not None:
         equip(active)

@@ -84,9 +84,11 @@ def read_since(path: str, *, deep: bool, checksums: Checksums = Checksums.SHA256
         )
     first = report.sources[0]
     if first.ranges != range_rows([row.sum for row in first.ranges]):
-        raise BadArgument(f"{path}: its chain is not that of its digests: it was changed since it was written")
+        raise BadArgument(f"{path}: its chain does not match its digests: the file was changed since it was written")
     if first.open is None or first.open.sum != first.ranges[-1].sum:
-        raise BadArgument(f"{path}: its last range is not that of its digests: it was changed since it was written")
+        raise BadArgument(
+            f"{path}: its last range does not match its digests: the file was changed since it was written"
+        )
     if any(source.digests != first.digests for source in report.sources):
         raise BadArgument(f"{path}: it says that the copies are equal, and has other digests of each")
     if any(not row.digest for source in report.sources for row in source.segments):

@@ -65,7 +65,7 @@ class Source(Protocol):
         ...
 
     def sidecar(self, part: Part) -> bytes | None:
-        """Returns the bytes of the segment's sidecar (index file); None if no sidecar is available."""
+        """Returns the bytes of the segment's sidecar (index file), or None if no sidecar is available."""
         ...
 
     def indexed(self, parts: Sequence[Part]) -> dict[int, Indexed]:

@@ -45,7 +45,8 @@ class Outcome:
     """The fields that only this kind of work has."""
 
     def percentile(self, percent: float) -> float | None:
-        """Returns a percentile of the latencies in milliseconds; None if the work has no single operations to time."""
+        """Returns a percentile of the latencies in milliseconds, or None if the work has no single operations to
+        time."""
         if not len(self.latencies_ms):
             return None
         return round(float(np.percentile(self.latencies_ms, percent)), 4)

@@ -35,7 +35,7 @@ class BenchOptions:
     batch: int | None = None
     acks: str = "majority"
     durability: str | None = None
-    """The durability that each append requests; None for the group's setting."""
+    """The durability that each append requests, or None for the group's setting."""
     bytes_max: int = BYTES_MAX
     touch_memory: bool = True
     """Whether memory is used once before a temporary cluster starts (see ``memory``). The option has no effect with

@@ -3,8 +3,8 @@
 The figures are those of HBase's WALPerformanceEvaluation: operations a second, and three distributions (of append
 times, of sync times, and of the number of appends in each sync). An operation is one append of one entry.
 
-The upper limit is measured by a loop without our code. It writes and syncs as many bytes as the log's mean group in one
-call, into a file of zeros in the same directory.
+The upper limit is measured by a loop without our code. The loop writes and syncs as many bytes as the log's mean group
+in one call, into a file of zeros in the same directory.
 """
 
 from __future__ import annotations

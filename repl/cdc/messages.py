@@ -48,7 +48,7 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     options: dict[str, Any]
     memory_bytes_max: int
     last: int | None = None
-    """The last VLSN that the node sends to the consumer; None for no end."""
+    """The last VLSN that the node sends to the consumer, or None for no end."""
     run_on: str = "node"
     term: int = 0
     position_term: int = 0

@@ -367,7 +367,7 @@ class CdcWorker:
     async def _store(self, next_vlsn: int, final: bool) -> bool:
         """Stores a position that the consumer has committed, and moves the hold on the log there."""
         if next_vlsn < self.record.next:
-            return True  # the consumer keeps its own position, which began before this one
+            return True  # an earlier position than the stored one, of a consumer that keeps its own
         segment = self.host.segment_of(next_vlsn - 1)
         if self.settings.commit == "segment" and segment == self._segment and not final:
             return False

@@ -192,7 +192,7 @@ def _shown(found: dict[str, Any], as_json: bool) -> int:
 
 
 def _blocked(told: dict[str, Any]) -> str | None:
-    """Returns why messages of a destination cannot be appended or delivered now; None if they can."""
+    """Returns why messages of a destination cannot be appended or delivered now, or None if they can."""
     if told["paused"]:
         return "paused"
     return _full(told) or told["blocked_by"] or told.get("pages", {}).get("blocked_by") or None

@@ -182,8 +182,8 @@ def _fail(command: str, message: str, status: int) -> int:
 
 
 def _open_standard_streams() -> None:
-    """Opens the null device for each standard stream that is closed. Otherwise the next opened file would get the
-    stream's number."""
+    """Opens the null device for each standard stream that is closed. If a stream stayed closed, the next opened file
+    would get its number."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             nowhere = os.open(os.devnull, os.O_RDWR)

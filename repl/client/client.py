@@ -364,7 +364,9 @@ class Client(Reads[V], Generic[V]):
         self._check_open()
         key_of(name)
         if is_of_another_group(name):
-            raise BadArgument(f"{name!r}: the group goes in front by itself, where the position lies in another one")
+            raise BadArgument(
+                f"{name!r}: name the consumer alone; the group is added if another group stores its position"
+            )
         check_begin(from_vlsn, at)
         by = f"{SystemRandom().u64():016x}"
         positions = (kept_in or self).positions

@@ -111,7 +111,7 @@ class Consumer:
         self._follow = follow
         self._tasks = tasks
         self._placed: ConsumerAt | None = None
-        """The position that the next commit replaces; None before the first read."""
+        """The position that the next commit replaces, or None before the first read."""
         self._asked_for: ConsumerChange | None = None
         """The position change that the last commit requested, until the position is read from the log again."""
         self._asks = True

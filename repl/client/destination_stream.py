@@ -73,7 +73,7 @@ class DestinationStream:
         self._most = most
         self.uuid = ""
         self.fault: VlsnLogError | None = None
-        """The error that ended the connection; None while it works."""
+        """The error that ended the connection, or None while it works."""
         self._arrived: deque[Taken] = deque()
         self._passed_over: list[Vlsns] = []
         """Messages that ``next`` returned and the worker did not process."""
@@ -110,7 +110,11 @@ class DestinationStream:
             while True:
                 await self._channel.deliver(self._take)
         except VlsnLogError as error:
-            self._end(error if not isinstance(error, ChannelClosed) else Unreachable(f"the master is gone: {error}"))
+            self._end(
+                error
+                if not isinstance(error, ChannelClosed)
+                else Unreachable(f"the connection to the master was lost: {error}")
+            )
 
     async def _watch(self) -> None:
         """Ends the connection when the master is silent for too long."""
@@ -118,7 +122,7 @@ class DestinationStream:
         while self.fault is None:
             left = self._heard_s + SILENT_S - asyncio.get_running_loop().time()
             if left <= 0 and is_late:
-                self._end(Unreachable(f"the master says nothing for {SILENT_S:g} s"))
+                self._end(Unreachable(f"the master was silent for {SILENT_S:g} s"))
                 await self._channel.close()
                 return
             # this process may have been stopped, so messages that have arrived meanwhile are read first
@@ -146,7 +150,7 @@ class DestinationStream:
         elif kind == END:
             raise problem.error_of(bytes(rest))
         else:
-            raise BadBody(f"a master says nothing of the kind {kind!r}")
+            raise BadBody(f"a master sends no message of the kind {kind!r}")
         self._came.set()
         return True
 
@@ -183,7 +187,7 @@ class DestinationStream:
             async with self._sending:
                 await self._channel.send(head(CREDIT, messages))
         except ChannelClosed as error:
-            self._end(Unreachable(f"the master is gone: {error}"))
+            self._end(Unreachable(f"the connection to the master was lost: {error}"))
 
     async def next(self) -> Taken:
         """Returns messages in the order in which they were sent. After the last one that had arrived, raises the
@@ -234,7 +238,7 @@ class DestinationStream:
                     self._open = 0
                 await self._channel.send(head(ACK, number) + VlsnSet.of(ack.vlsns()).pack())
         except ChannelClosed as error:
-            self._end(Unreachable(f"the master is gone: {error}"))
+            self._end(Unreachable(f"the connection to the master was lost: {error}"))
         finally:
             del self._unsent[number]
 

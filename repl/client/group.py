@@ -68,9 +68,9 @@ class Group:
 
     deadline: float
     acks: Acks | None = None
-    """The ack policy of this group; None for the client's policy."""
+    """The ack policy of this group, or None for the client's policy."""
     durability: GroupDurability | None = None
-    """The durability of this group; None for the client's durability."""
+    """The durability of this group, or None for the client's durability."""
     batch: list[Buffer] | None = None
     values: list[bytes] = field(default_factory=list)
     keys: list[Key] | None = None
@@ -81,7 +81,7 @@ class Group:
     id: int = 0
     sent_at: float = 0.0
     identity: Identity | None = None
-    """The producer name under which the group was sent; None before it is sent."""
+    """The producer name under which the group was sent, or None before it is sent."""
     sequence: int = 0
     transaction: bool = False
     """True if the batch is a whole transaction; For a whole transaction, ``identity`` is its own."""

@@ -189,7 +189,7 @@ class Producer:
         """Runs one connection: finds the master, connects, and sends until the connection is lost.
 
         Returns if nothing is left to do, or if an append was answered before the connection was lost; then the next
-        attempt starts without delay. Otherwise raises the error that ended the connection.
+        attempt starts without delay. In all other cases raises the error that ended the connection.
         """
         if not self.queue:
             return
@@ -248,7 +248,7 @@ class Producer:
 
     def _end_session(self, fault: VlsnLogError, *, untaken: bool) -> None:
         """Moves refused groups back to the front of the queue. With ``untaken``, unanswered groups count as refused.
-        Otherwise an exactly-once client moves unanswered groups back, too; any other client reports
+        Without ``untaken`` an exactly-once client moves unanswered groups back, too; any other client reports
         ``OutcomeUnknown`` for them."""
         self._last_fault = fault
         if untaken and not self._closing:

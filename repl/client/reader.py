@@ -190,7 +190,9 @@ class Reader:
         before ``from_vlsn``, if the caller has read it. Raises ``Trimmed``, ``NotInLog``."""
         place = VlsnPlace(_checked(from_vlsn), after_term or 0)
         if after_term is not None and (from_vlsn is None or from_vlsn < 2 or after_term < 1):
-            raise BadArgument(f"after_term is {after_term}: it is 1 or more, and of the VLSN before from_vlsn")
+            raise BadArgument(
+                f"after_term is {after_term}; it must be 1 or more, the term of the VLSN before from_vlsn"
+            )
         await self._endpoints.look(self._give_up_s)
         while True:
             page = await self.next_page(place, all_kinds=all_kinds, keys=keys, consistency=consistency)

@@ -162,7 +162,7 @@ class Reads(Generic[V]):
         self._check_open()
         wanted = freshness_of(consistency, at_least, lag_max_s)
         if after_term is not None and not isinstance(from_vlsn, int):
-            raise BadArgument("after_term is of the VLSN before from_vlsn, which must be a number")
+            raise BadArgument("after_term is the term of the VLSN before from_vlsn, so from_vlsn must be a number")
         reader = BlockReader(self._endpoints, give_up_s=self._timeout_s)
 
         def pages(first: int | None) -> AsyncGenerator[Page, None]:
@@ -255,7 +255,7 @@ class Reads(Generic[V]):
         keys = keys_of(self.codec.key(key), self.codec.key(key_prefix))
         wanted = freshness_of(DURABLE, at_least, lag_max_s)
         if after_term is not None and not isinstance(from_vlsn, int):
-            raise BadArgument("after_term is of the VLSN before from_vlsn, which must be a number")
+            raise BadArgument("after_term is the term of the VLSN before from_vlsn, so from_vlsn must be a number")
 
         def pages(first: int | None) -> AsyncGenerator[Page, None]:
             return self._reader.follow(first, after_term=after_term, all_kinds=all_kinds, keys=keys, consistency=wanted)

@@ -267,7 +267,7 @@ class _Writing:
         try:
             digest, logged = await self._read_back(plan)
         except Trimmed:
-            lost = f"VLSN {plan.first} to {plan.at}, which would tell, were cleaned away"
+            lost = f"VLSN {plan.first} to {plan.at}, which are needed to compare, were cleaned away"
             raise changed(
                 self.batch, placed, f"its logged rows are others, or came in another order, and {lost}"
             ) from None

@@ -1,5 +1,5 @@
-"""The sinks of a group, for writers of numbered batches. A sink has a state; each part of a batch is logged together
-with the new state.
+"""The sinks of a group, for writers of numbered batches. A sink's state says which part of which batch was logged last;
+each part is logged together with the new state.
 
     placed = await sinks.get("orders")                       None, or the part that was logged last
     await sinks.commit("orders", [batch, batch], change)     a part and its state in one block, or neither

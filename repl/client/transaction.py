@@ -123,7 +123,7 @@ class Transaction(Generic[V]):
         """The consumers whose positions the transaction commits, by the name of the position."""
         self._values: list[bytes] = []
         self._keys: list[Key] | None = None
-        """The keys of the entries kept by the client; None while no entry has a key."""
+        """The keys of the entries kept by the client, or None while no entry has a key."""
         self._bytes = 0
         """The bytes of the entries kept by the client, including ``ENTRY_COST_BYTES`` for each."""
         self._entries, self._size = 0, 0
@@ -204,7 +204,7 @@ class Transaction(Generic[V]):
         another group stores its position (``kept_in``)."""
         self._check_not_committing()
         if not consumer.lies_in(self._positions):
-            raise BadArgument(f"the position of consumer {consumer.name} lies in another group than this transaction")
+            raise BadArgument(f"the position of consumer {consumer.name} is stored in another group")
         name, change = consumer.change()
         if name not in self._consumers:
             self._count(0, POSITION_COST_BYTES + len(name))
@@ -402,7 +402,7 @@ class Transaction(Generic[V]):
         self._check_open()
         if self._committing or self._may_be_logged:
             raise TransactionClosed(
-                "the transaction's commit is under way, or may be in the log: commit it again, or let go of it"
+                "the transaction's commit is under way, or may be in the log: commit it again, or abandon it"
             )
 
     def _end(self, why: str, *, committed: bool = False) -> asyncio.Task[None] | None:

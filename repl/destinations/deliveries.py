@@ -101,7 +101,7 @@ class Deliveries:
             raise NotFound(f"there is no destination {name}")
         delivery = self._met(name, settings)
         if delivery is None:
-            raise NotFound(f"destination {name} is being made")
+            raise NotFound(f"destination {name} is being created")
         delivery.follow(settings)
         return delivery
 
@@ -216,7 +216,7 @@ class Deliveries:
         return settings if settings.uuid == delivery.uuid else delivery.settings
 
     def close(self) -> None:
-        gone = NotMaster("this node has stopped leading; the next master delivers the unacknowledged messages")
+        gone = NotMaster("this node is no longer the master; the next master delivers the unacknowledged messages")
         self._looking.cancel()
         self.notes.close()
         self.full.close()

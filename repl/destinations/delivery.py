@@ -274,7 +274,7 @@ class Delivery:
             found.clear()  # these messages were found before the destination was moved
             return True
         if self._at != at:
-            # A message has come back meanwhile. It may be earlier than the messages found, and have one of their keys.
+            # A message that has come back meanwhile may be earlier than those found, and have one of their keys.
             if found.count:
                 self._rewind(int(found.before[0][0]) + 1)
                 found.clear()

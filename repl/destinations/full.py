@@ -234,7 +234,7 @@ class FullPolicies(Generic[A]):
         held, self._held = self._held, deque()
         for append, _, doubt in held:
             _decided(doubt)
-            append.refuse(NotMaster("this node has stopped leading; nothing of this append was logged"))
+            append.refuse(NotMaster("this node is no longer the master; the append was not logged"))
 
     # Admission of appends.
 

@@ -138,13 +138,13 @@ class NodeDestinations:
             raise OutcomeUnknown("acknowledged, and not durable yet: acknowledge them again") from None
 
     async def nack(self, name: str, vlsns: Vlsns, uuid: str, reason: str, delay_s: float | None) -> None:
-        """Returns messages for redelivery after ``delay_s`` seconds; None means the delay of the settings."""
+        """Returns messages for redelivery after ``delay_s`` seconds, or after the delay of the settings for None."""
         (await self._meant(name, uuid)).nack(vlsns, reason, delay_s)
 
     async def _meant(self, name: str, uuid: str) -> Delivery:
         delivery = await self._checked().destinations.of(name)
         if uuid and uuid != delivery.uuid:
-            raise NotFound(f"destination {name} is {delivery.uuid} now, not {uuid}: that one was dropped")
+            raise NotFound(f"destination {name} has uuid {delivery.uuid} now; the one with {uuid} was dropped")
         return delivery
 
     def _checked(self) -> DestinationsLead:

@@ -55,7 +55,7 @@ def changed(log: LocalLog, name: str, placed: PlacedDestination, change: Destina
         # only a new destination uses ``from``, but an invalid value is refused always
         _check_place(change.from_, "from")
     if change.uuid is not None and change.uuid != settings.uuid:
-        raise StaleTerm(f"destination {name} is {settings.uuid}, not {change.uuid}: another one was made")
+        raise StaleTerm(f"destination {name} has uuid {settings.uuid}, not {change.uuid}: it was created again")
     if given.get("prefix", settings.prefix) != settings.prefix:
         raise BadArgument(
             "prefix: the acknowledgements belong to the old prefix; drop the destination and make another one"

@@ -197,7 +197,7 @@ class Electing:
     async def _take_feed(self, master: NodeName, term: Term) -> None:
         core = self.core
         if term < core.term or self.leads is not None:
-            raise StaleTerm(f"a feed of term {term}; this node has stored term {core.term}")
+            raise StaleTerm(f"the feed is of term {term}, and this node has stored term {core.term}")
         for action in core.heard(master, term, self._now, self._electors()):
             assert isinstance(action, Store), action
             await self._store(action)
@@ -234,7 +234,7 @@ class Electing:
         ``master`` is not this node's master, or does not confirm the transfer."""
         self._check_heard(master, term)
         if not await self._confirming.hands_over(master, term, to=self._member.name):
-            raise StaleTerm(f"{master} does not say itself that it hands term {term} over to this node")
+            raise StaleTerm(f"{master} does not confirm that it hands term {term} over to this node")
         await self._through(partial(self._stand_for, master, term))
 
     async def _stand_for(self, master: NodeName, term: Term) -> None:
@@ -246,7 +246,7 @@ class Electing:
     def _check_heard(self, master: NodeName, term: Term) -> None:
         """Raises ``StaleTerm`` unless ``master`` is this node's current master, in ``term``."""
         if term != self.core.term or self.core.master != master:
-            raise StaleTerm(f"{master} leads no term {term} that this node hears; it has stored {self.core.term}")
+            raise StaleTerm(f"{master} is not this node's master in term {term}; its stored term is {self.core.term}")
 
     async def found(self, found: Found) -> bool:
         """Begins the founding term as its master. Returns False if a higher term was stored meanwhile."""

@@ -55,7 +55,7 @@ class Committer:
         self._exporter = exporter
         self._wall_us = wall_us
         self.last: Manifest | None = None
-        """The last manifest that this exporter has read or written; None in a target without a manifest."""
+        """The last manifest that this exporter has read or written, or None in a target without a manifest."""
 
     def begun(self) -> bool:
         """Returns whether the target has a manifest; changes nothing. Raises ``BadTarget`` if the target has other

@@ -78,9 +78,9 @@ def run_export(
     on_spark: Callable[[], None] = lambda: None,
     progress: Progress | None = None,
 ) -> Manifest | None:
-    """Exports entries, and returns the last manifest of the target; None if there was nothing to export. ``on_batch``
-    is called with each batch once its files have their names. ``on_trouble`` is called with the reason why a continuous
-    export waits. ``on_spark`` is called once Spark runs.
+    """Exports entries, and returns the last manifest of the target, or None if there was nothing to export.
+    ``on_batch`` is called with each batch once its files have their names. ``on_trouble`` is called with the reason why
+    a continuous export waits. ``on_spark`` is called once Spark runs.
 
     After any interruption a new start continues where the target's last manifest ends. Raises ``BadArgument`` and
     ``BadTarget`` before anything is written. Also raises ``Fenced``, ``Trimmed``, ``Unreachable``, ``Damaged``."""

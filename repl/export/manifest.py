@@ -107,7 +107,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     last: Natural
     """The last VLSN that is exported or skipped; 0 before the first batch."""
     mark: Mark | None
-    """The block at the last exported VLSN; None while nothing is exported."""
+    """The block at the last exported VLSN, or None while nothing is exported."""
     rows: Natural = 0
     rows_total: Natural = 0
     """The number of rows in all batches up to this one."""

@@ -73,7 +73,7 @@ class LocalTarget(Directory):
         return f"{directory}/_{unique}{PART}" if directory else f"_{unique}{PART}"
 
     def size(self, name: str) -> int | None:
-        """Returns the bytes of a file; None if it is missing."""
+        """Returns the bytes of a file, or None if it is missing."""
         try:
             file = self.file(name)
         except FileNotFoundError:

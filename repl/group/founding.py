@@ -177,8 +177,8 @@ def read_answer(body: bytes) -> Answer:
 
 def is_newer(at: tuple[int, int], end: tuple[int, int]) -> bool:
     """Returns whether a log with that ``end`` is missing the GROUP entry at ``at`` (term, VLSN) and may still receive
-    it. An entry after the log's end may still come. A durable entry before the end is in that log; any other entry
-    before the end was rolled back."""
+    it. The log may still receive an entry after its end. A durable entry before its end is in the log; any other entry
+    before its end was rolled back."""
     return at > end
 
 
@@ -226,7 +226,7 @@ def electable_incarnations(group: GroupEntry | None) -> list[Incarnation]:
 
 
 def further(own: tuple[int, int], answers: Mapping[NodeName, Answer]) -> NodeName | None:
-    """Returns a member whose log's end (last term, last VLSN) is past ``own``; None if there is no such member."""
+    """Returns a member whose log's end (last term, last VLSN) is past ``own``, or None."""
     for name, answer in answers.items():
         if (answer.last_term, answer.last) > own:
             return name

@@ -103,7 +103,7 @@ class Member:
         self.node_file: NodeFile | None = None
         """The node file of the log that is open, is being restored, or was open last."""
         self.open: OpenMember | None = None
-        """The parts of the open log; None while no log is open. Callers that need a log call ``opened``."""
+        """The parts of the open log, or None while no log is open. Callers that need a log call ``opened``."""
         self.fatal = on_fatal
         self.workers = Workers(seams.threads, on_fatal)
         self.alarms: Callable[[], list[Alarm]] = list

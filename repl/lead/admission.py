@@ -67,7 +67,7 @@ class Admission:
 
     def close(self) -> None:
         """Refuses all appends that are held back."""
-        self._gate.refuse(lambda: NotMaster("this node has stopped leading; nothing of this append was logged"))
+        self._gate.refuse(lambda: NotMaster("this node is no longer the master; the append was not logged"))
 
     def submit(
         self,

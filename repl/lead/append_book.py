@@ -51,7 +51,7 @@ class Append(Pending):
     def settle(self, result: Appended | VlsnLogError) -> None:
         if not self.settled:
             self.settled = True
-            # ``done`` refers to this append, which is a cycle. It would keep a batch's bytes until a garbage
+            # ``done`` and this append refer to each other; this cycle would keep a batch's bytes until a garbage
             # collection.
             done, self.done = self.done, _nobody
             try:

@@ -176,7 +176,7 @@ class Leading(Tenure):
         for task in self.tasks.values():
             task.cancel()
         if self.log.life.failure is None and not self.log.life.closed:
-            self.log.stop_sealing(NotMaster("this node has stopped leading; nothing of this append was logged"))
+            self.log.stop_sealing(NotMaster("this node is no longer the master; the append was not logged"))
         self.changes.end()
         for incarnation in self.book.synced:
             self.member.members.heard.note(incarnation, self.heard_of(incarnation))
@@ -281,7 +281,7 @@ class Leading(Tenure):
         another incarnation is replaced once it is silent."""
         answer = await self._confirming.answer(hello.node)
         if self.has_ended:
-            raise NotMaster("this node has stopped leading")
+            raise NotMaster("this node is no longer the master")
         live = self.feeders.get(hello.node)
         if live is None:
             return

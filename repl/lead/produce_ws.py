@@ -181,7 +181,7 @@ class _Producer:
         else:
             submission = batch = decode_batch(memoryview(message)[asked.batch_at :], self._limits)
             if asked.born is not None and (asked.transaction is None) != (batch.producer != 0):
-                raise BadBody("a producer's message names it in its batch, a transaction's does not")
+                raise BadBody("a producer's batch must name the producer, a transaction's batch must not")
             if asked.transaction is not None:
                 submission = Transaction([batch], b"", asked.transaction)
         if self._line or not self._put(slot, submission, sets, asked, len(message)):

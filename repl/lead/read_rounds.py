@@ -46,7 +46,7 @@ class LeadersRounds:
             feeder.begin_round(round_message(self._lead.term, self._rounds.number))
 
     def close(self) -> None:
-        self._shared.close(NotMaster("this node has stopped leading; ask again"))
+        self._shared.close(NotMaster("this node is no longer the master; ask again"))
 
     async def _index(self) -> Vlsn:
         lead = self._lead

@@ -67,7 +67,7 @@ class Tenure(Role):
         """True while appends wait until the successor has this master's whole log."""
         self.has_ended = False
         self.full: FullPolicies[Append] | None = None
-        """The limits of destinations; None until the term has begun."""
+        """The limits of destinations, or None until the term has begun."""
 
     def follow_settings(self) -> None:
         """Applies the group's newest settings from the log."""

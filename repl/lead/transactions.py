@@ -269,12 +269,16 @@ class Transactions:
         if rewinds == stage.rewinds:
             return
         if rewinds < stage.rewinds:
-            raise BadArgument(f"rewinds={rewinds}: this call was abandoned, as {stage.rewinds} calls are by now")
+            raise BadArgument(
+                f"rewinds={rewinds}: the client has abandoned this call; its count is {stage.rewinds} now"
+            )
         if stage.closed:
             raise _closed(stage.handle)
         held = stage.held
         if after is None or not stage.rewind(after):
-            raise BadArgument(f"after={after}: no call ended there, {stage.entries} entries are staged")
+            raise BadArgument(
+                f"after={after}: no earlier call ended at this number; {stage.entries} entries are staged"
+            )
         stage.rewinds = rewinds
         self._staged.give(held - stage.held)
 

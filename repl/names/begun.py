@@ -61,7 +61,7 @@ class NodeBegun:
         member = self.member
         master = member.master_name()
         if master is None:
-            raise NotMaster("no master is known yet, which must record that this consumer begins here")
+            raise NotMaster("no master is known yet; it must record that this consumer begins on this node")
         question = Question(
             group=self.member.config.group,
             sender=self.member.name,

@@ -55,7 +55,7 @@ def puts_of(log: LocalLog, changes: Mapping[str, ConsumerChange]) -> Puts:
 
 
 def set_by(log: LocalLog, name: str, change: ConsumerChange) -> Placed | None:
-    """Returns the position that an earlier copy of the same commit has set; None if there is none."""
+    """Returns the position that an earlier copy of the same commit has set, or None."""
     placed = position_of(log.view.history.small.get(key_of(name)))
     if placed is None or not change.by:
         return None

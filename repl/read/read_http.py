@@ -156,7 +156,7 @@ def _wanted(request: Request) -> Wanted:
     form = Form.BLOCKS if BLOCKS in request.headers.get("Accept", "") else Form.LINES
     keys = query.key_filter(fields)
     if form is Form.BLOCKS and keys is not None:
-        raise BadArgument("blocks come whole, as they lie in the log: read lines, or choose keys after decoding")
+        raise BadArgument("a key filter cannot be used with blocks: read lines, or select keys after decoding")
     limit = query.whole(fields, "limit", READ_LIMIT, 1, READ_LIMIT_MAX)
     all_kinds, txns = query.choice(fields, "kinds", False, ALL_KINDS), query.choice(fields, "txns", False, TXNS)
     return Wanted(None, form, limit, all_kinds, keys=keys, txns=txns)
@@ -174,7 +174,7 @@ class Place:
     def asked(cls, member: Member, fields: Mapping[str, str], from_vlsn: int | None) -> Place:
         term = query.whole(fields, "after_term", 0, 1, query.VLSN_MAX)
         if term and (from_vlsn or 0) < 2:
-            raise BadArgument("after_term is of the VLSN before from, which must be 2 or more")
+            raise BadArgument("after_term is the term of the VLSN before from, so from must be 2 or more")
         return cls(member, (from_vlsn or 0) - 1, term)
 
     def check(self) -> None:

@@ -83,7 +83,7 @@ class ReadIndex:
                 why = str(error) or f"no master has confirmed the durable end within {timeout_s:g} s; ask again"
                 if asked.linearizable:
                     raise NotMaster(why) from None
-                raise TooFarBehind(f"nobody says how far this node is behind: {why}") from None
+                raise TooFarBehind(f"it is not known how far this node is behind: {why}") from None
         if not await self._reached(vlsn, deadline):
             kind = Lagging if asked == LINEARIZABLE else TooFarBehind
             raise kind(
@@ -127,7 +127,7 @@ class ReadIndex:
         member = self._member
         master = member.master_name()
         if master is None:
-            raise NotMaster("this node hears no master; ask again soon")
+            raise NotMaster("this node knows no master now; ask again soon")
         question = Question(group=member.config.group, sender=member.config.name, to=master)
         try:
             async with asyncio.timeout(ROUND_TIMEOUT_S):

@@ -70,7 +70,7 @@ class RestoreWanted(VlsnLogError):
 
 
 class Restoration:
-    """The restores of one node. ``log`` is the log that is being restored; None outside a restore."""
+    """The restores of one node. ``log`` is the log that is being restored, or None outside a restore."""
 
     def __init__(self, member: Member) -> None:
         self.log: LocalLog | None = None
@@ -94,7 +94,7 @@ class Restoration:
 
     @property
     def progress(self) -> Progress | None:
-        """The progress of the current restore, or of the search for a provider; None if there is neither."""
+        """The progress of the current restore, or of the search for a provider, or None."""
         return self._progress if self._running else None
 
     def _begins(self) -> None:

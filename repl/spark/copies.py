@@ -136,9 +136,9 @@ class Copies:
 
     @classmethod
     def reaching(cls, texts: Sequence[str], vlsn: int, asked: Asked = AS_USUAL) -> Copies:
-        """Surveys as ``of`` until one of the copies has ``vlsn`` durable; running nodes have ``LAG_S`` to reach it.
-        Otherwise raises ``Lagging`` with the VLSN that was reached. A read that ended there would lose entries
-        unnoticed."""
+        """Surveys as ``of`` until one of the copies has ``vlsn`` durable; running nodes have ``LAG_S`` to reach it. If
+        no copy reaches it, raises ``Lagging`` with the VLSN that was reached. A read that ended there would lose
+        entries unnoticed."""
         deadline = time.monotonic() + LAG_S
         while True:
             copies = cls.of(texts, asked)

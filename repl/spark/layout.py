@@ -230,9 +230,9 @@ class Layout:
 
 
 def first_block(buf: Buffer, base: int, salt: int) -> tuple[tuple[int, int] | None, int | None]:
-    """Finds the first visible block whose frame is complete in ``buf``, which begins at file offset ``base``.
-    Returns the block's offset and first VLSN. If there is no such block, returns the offset at which to continue,
-    after the last complete frame; None if no frame is complete."""
+    """Finds the first visible block whose frame is complete in ``buf``, which begins at file offset ``base``. Returns
+    the block's offset and first VLSN. If ``buf`` has no such block, returns the offset at which to continue, after the
+    last complete frame; None if no frame is complete."""
     at = scan.find_frame_after(buf, base, base, salt)
     if at is None:
         return None, None

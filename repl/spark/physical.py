@@ -129,8 +129,8 @@ def proven_frames(buf: Buffer, part: Part, data: bytes) -> scan.Walk | None:
 
 
 def _window(buf: Buffer, some: _Placed, bad: set[int]) -> tuple[_Placed, Rows] | None:
-    """Returns the blocks that can be decoded, and their rows; None if there is none. Adds the offsets of the other
-    blocks to ``bad``."""
+    """Returns the blocks that can be decoded, and their rows, or None. Adds the offsets of the other blocks to
+    ``bad``."""
     headers = scan.block_headers(buf, 0, some.offsets)
     right = heads_good(headers) & (headers["body_bytes"].astype(np.int64) + BLOCK_BYTES == some.lengths)
     if right.all():

@@ -233,7 +233,7 @@ def check_read(copies: Copies, sources: int, vlsn: int, term: int) -> None:
         try:
             found = term_at(layout, vlsn)
         except Damaged:
-            held = True  # assumed; a task that needs the entry reports the error
+            held = True  # assumed, because a task that needs the entry reports the error
             continue
         held |= found == term
         if found != term and (other is None or vlsn <= layout.end):

@@ -3,8 +3,8 @@
     NAME.FIRST.open           the open file: lines are synced before the position after them is reported as stored
     NAME-FIRST-LAST.jsonl     a rotated file; it never changes again
 
-1. The files themselves show the position: it is after the last complete line. Bytes that a crash left after that line
-   are removed before the first event is delivered; they were never reported as stored.
+1. The files themselves show the position: it is after the last complete line. Bytes that a crash left after the last
+   complete line are removed before the first event is delivered; they were never reported as stored.
 2. If a line that was reported as stored cannot be read back, that line and all later lines are delivered again. The
    damaged file is kept as ``NAME.FIRST.damaged``.
 3. A rotation publishes the open file (``folder``), and the next event begins a new file.

@@ -8,7 +8,8 @@ position.
     COMMIT                                                     commit point: both, or neither
 
 1. At its start a worker locks the row with the position, and writes its own id into the row. If another worker's
-   transaction holds the lock, the worker waits. From then on the other worker can store nothing more.
+   transaction holds the lock, the worker waits. Once the row has another worker's id, the earlier worker can store
+   nothing more.
 2. A worker whose log has an older term than the row is refused: its master was replaced and has not noticed.
 3. After any doubt (a COMMIT without an answer) the process ends. The next process reads the position under the lock.
 4. A person's order to move deletes the rows from its VLSN on, in the same transaction that sets the position. The
