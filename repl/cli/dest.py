@@ -42,15 +42,15 @@ SETTINGS = (
     _setting("--prefix", None, "The entries whose key begins with P are messages; by default all entries are.", "P"),
     place_option("--from", "from_", help="The first message; by default the end.", required=False),
     _setting("--max-bytes", _COUNT, "The unacknowledged bytes at which it is full; 0 for no limit."),
-    _setting("--max-messages", _COUNT, "The same in messages."),
+    _setting("--max-messages", _COUNT, "The unacknowledged messages at which it is full; 0 for no limit."),
     _setting(
         "--full-policy",
         click.Choice(["page", "drop", "block", "fail"]),
-        "How appends to it end while it is full; page by default.",
+        "What an append does while the destination is full; page by default.",
     ),
     _setting("--page-limit-bytes", _COUNT, "The bytes of pages at which they are full; 0 for no limit."),
-    _setting("--page-limit-messages", _COUNT, "The same in messages."),
-    _setting("--page-full-policy", click.Choice(["drop", "fail"]), "How appends to it end then; fail by default."),
+    _setting("--page-limit-messages", _COUNT, "The messages in pages at which they are full; 0 for no limit."),
+    _setting("--page-full-policy", click.Choice(["drop", "fail"]), "The policy while pages are full; fail by default."),
     _setting(
         "--ack-timeout",
         FiniteRange(0.05, ACK_TIMEOUT_S_MAX),
@@ -73,18 +73,18 @@ SETTINGS = (
     _setting(
         "--redelivery-factor",
         FiniteRange(1.0, REDELIVERY_FACTOR_MAX),
-        "The factor by which that delay grows with each attempt; 1 by default.",
+        "The factor by which the redelivery delay grows with each attempt; 1 by default.",
         "F",
     ),
     _setting(
         "--redelivery-delay-max",
         _DELAY,
-        "The longest of these delays; 0 for a day.",
+        "The longest redelivery delay; 0 for a day.",
         "S",
         name="redelivery_delay_s_max",
     ),
     _setting("--max-out", click.IntRange(0, OUT_MAX), "Messages that may be out at once; 0 for no limit."),
-    _setting("--dead-letter", None, "The key of its dead letters; dead_letter by default.", "KEY"),
+    _setting("--dead-letter", None, "The key of the destination's dead letters; dead_letter by default.", "KEY"),
 )
 """The options of the command ``create``. Each has the name of the setting in a client."""
 
