@@ -81,8 +81,8 @@ class CdcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """After this many failures in a row, with no position committed in between, the consumer is parked (stopped until a
     person acts)."""
     start_timeout_s: TimeoutS = START_TIMEOUT_S
-    """The process must start, and ``start`` must return, within this many seconds. The time doubles with each further
-    try, up to 16 times."""
+    """The process must start, and ``start`` must return, within this many seconds. The limit doubles with each further
+    start, up to 16 times."""
     events_timeout_s: TimeoutS = EVENTS_TIMEOUT_S
     """A call of ``on_events`` must return within this many seconds; otherwise its process is replaced."""
 

@@ -36,8 +36,8 @@ Rows = NDArray[np.void]
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """The BLOCK frames of a segment whose frame crc is right. ``offsets`` and ``ends`` are the bounds of the frames.
-    ``whole`` marks the frames whose block is right too."""
+    """The BLOCK frames (a frame is a block's envelope in a segment) whose frame crc is right. ``offsets`` and ``ends``
+    are the bounds of the frames. ``whole`` marks the frames whose block is right too."""
 
     offsets: scan.Offsets
     ends: scan.Offsets

@@ -76,7 +76,7 @@ def _of_file(cause: Finding, found: Finding, segments: Segments) -> bool:
         return found.rule in (Rule.GAP, Rule.OVERMARK, *_OF_ORDER)
     at = next((index for index, each in enumerate(segments) if each.file == cause.file), len(segments))
     behind = [(each.file, each.first.offset) for each in segments[at + 1 :] if each.first is not None]
-    if found.rule != Rule.DTVLSN:  # a segment's DTVLSN is compared with all later segments
+    if found.rule != Rule.DTVLSN:  # a segment's durable end (DTVLSN) is compared with all later segments
         behind = behind[:1]
     return found.rule in _OF_ORDER and (found.file, found.offset) in behind
 

@@ -1,5 +1,5 @@
-"""Checks one segment: every frame and block. The check also collects the facts that checks of the neighbouring segments
-need.
+"""Checks one segment: every frame (a block's envelope) and every block. The check also collects the facts that checks
+of the neighbouring segments need.
 
     frames ─► crc, padding ─► blocks ─► header crc, body crc, lengths ─► visible ─► follow on, terms ─► digests
 

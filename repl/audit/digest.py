@@ -124,7 +124,8 @@ def _hashed(piece: Piece) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The bytes ``start`` to ``end`` (exclusive) of a segment: the frames whose blocks have entries of one range."""
+    """The bytes ``start`` to ``end`` (exclusive) of a segment: the frames (envelopes of blocks) whose blocks have
+    entries of one range."""
 
     range: int
     number: int

@@ -51,8 +51,8 @@ PIECE_BYTES: Final = 1 << 20
 _KINDS: Final = {".vlog": "segments", ".vidx": "sidecars"}
 _ASIDE: Final = re.compile(r"\.(cut|damaged)-|\.old\b")
 TAIL_BYTES: Final = 8 << 20
-"""The bytes before the end of the log that are searched for the highest DTVLSN. The highest DTVLSN is nearly always in
-the last block, because the DTVLSN rises."""
+"""The bytes before the end of the log that are searched for the highest durable end (DTVLSN). It is nearly always in
+the last block, because later blocks have higher ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +235,8 @@ class DirectorySource:
         return part if np.frombuffer(memoryview(buf)[found.end :], np.uint8).any() else replace(part, end=found.end)
 
     def _bounds(self, parts: Sequence[Part]) -> tuple[int, int, int]:
-        """Returns the first and the last visible VLSN and the highest DTVLSN. Reads only the beginning and the end of
-        the log."""
+        """Returns the first and the last visible VLSN and the highest durable end (DTVLSN). Reads only the beginning
+        and the end of the log."""
         first = last = dtvlsn = seen = 0
         for part in parts:
             if first := self._first_vlsn(part):
@@ -312,8 +312,8 @@ def _noted(stated: Stated, promised: NodeRecord | None) -> Noted:
 
 
 def _ends(buf: Buffer, part: Part) -> tuple[int, int, int]:
-    """Returns three numbers of a segment: the first and the last visible VLSN, and the highest DTVLSN; 0 for none.
-    Reads only lengths and a few headers, unless damage must be skipped."""
+    """Returns three numbers of a segment, 0 for none: the first and the last visible VLSN, and the highest durable end
+    (DTVLSN) in its blocks. Reads only lengths and a few headers, unless damage must be skipped."""
     end = min(part.end, len(buf) & ~7)
     if end <= FIRST_FRAME:
         return 0, 0, 0

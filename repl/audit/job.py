@@ -10,8 +10,8 @@
        its lines that say ``once``     ─────────────►   by digest, with a whole copy       a task a segment, and again
 
 No entry passes through the driver, except the two that a finding of a divergence shows. The audit compares complete
-visible blocks (those not rolled back), from the highest first VLSN of the sources to the lowest of their DTVLSNs. A
-source's DTVLSN is its durable end. Blocks above the lowest DTVLSN are checked but not compared.
+visible blocks (those not rolled back), from the highest first VLSN of the sources to the lowest of their durable ends
+(DTVLSNs). Blocks above the lowest durable end are checked but not compared.
 """
 
 from __future__ import annotations
@@ -402,9 +402,9 @@ def _by_source(results: list[list[SegmentAudit | Missed]], reading: list[Reading
 def _judged(
     source: Source, read: Read, survey: Survey, findings: list[Finding], jobs: Jobs
 ) -> tuple[list[Finding], list[NotAudited]]:
-    """Drops findings that are explained by an unfinished rollback, whose flags are not all set. A rollback is
-    unfinished if a crash has interrupted it, or if a running node has begun it after the survey. A rollback sets flags
-    only above the DTVLSN, and its record comes after the flagged frames."""
+    """Drops findings that are explained by an unfinished rollback, which has not marked all its blocks yet. A rollback
+    is unfinished if a crash has interrupted it, or if a running node has begun it after the survey. A rollback marks
+    blocks only above the durable end (DTVLSN), and its record comes after the marked blocks."""
     segments = read.segments
     at, matchpoint = pending_rollback(segments)
     if at:

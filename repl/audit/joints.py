@@ -1,10 +1,10 @@
-"""Checks that a source's segments join, and that every overmark belongs to a rollback. Pure.
+"""Checks that a source's segments join, and that every block marked as rolled back belongs to a rollback. Pure.
 
     00000001 … 41 512 │ 41 513 …  00000002        last + 1 == first, terms do not fall, prev_number == 1
 
-An overmark is the flag that a rollback sets on a frame. The flags are checked against the rollback records, which are
-authoritative. A frame may be overmarked only if it is within [first_lsn, end_lsn) of a ROLLBACK_START. Once the log has
-the ROLLBACK_END or a later block, every block within that span must be overmarked.
+An overmark is the flag that a rollback sets on a frame. The overmarks are checked against the rollback records, which
+are authoritative. A frame may be overmarked only if it is within [first_lsn, end_lsn) of a ROLLBACK_START. Once the log
+has the ROLLBACK_END or a later block, every block within that span must be overmarked.
 """
 
 from __future__ import annotations

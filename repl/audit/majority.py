@@ -5,9 +5,10 @@ copies.
                          a majority had 90 on disk, but now one node has: so n2 or n3 lost entries, and does not lag
 
 Two facts distinguish a replica that lost entries from a replica that lags: the durable end (DTVLSN) that the replica
-once reported, and this count. There is no finding while another explanation is possible. A member that is not audited
-may have the entries. A running node may have received more since. A node whose vote floor is past its end waits for the
-entries, because a person had it restored from a shorter copy.
+once reported, and the number of copies that have a VLSN. There is no finding while another explanation is possible. A
+member that is not audited may have the entries. A running node may have received more since. A node whose vote floor
+(its log's former end) is past the log's present end waits for the entries, because a person had it restored from a
+shorter copy.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class End:
     live: bool
     damaged: bool
     owes: bool = False
-    """True if the copy's node knows that entries are missing: its vote floor is past its end."""
+    """True if the copy's node knows that entries are missing: its vote floor (the log's former end) is past the log's
+    end."""
 
 
 def check_ends(ends: Sequence[End], groups: Sequence[GroupAt]) -> Iterator[Finding]:

@@ -3,7 +3,7 @@ same content, on every node, always, even if they were rolled back.
 
 Checking names finds two masters in one term, or a master that seals a second block under a name that it has used, even
 if nothing was acknowledged. Module ``difference`` compares visible blocks with each other. This module compares visible
-blocks with rolled-back blocks, and compares the blocks above the common DTVLSN with each other:
+blocks with rolled-back blocks, and compares the blocks above the common durable end (DTVLSN) with each other:
 
     n1   … 40 │ 41 42           (term 3) above the compared VLSNs: the ranges' digests differ, so names are checked
     n2   … 40 │ 41 ✗42 42'      42 was rolled back in n2: it is compared with all other blocks of its name

@@ -76,7 +76,7 @@ class Noted:
     group: GroupAt | None = None
     term: int | None = None
     floor: int = 0
-    """The VLSN of a stopped node's vote floor."""
+    """The VLSN of a stopped node's vote floor (the former end of its log)."""
 
 
 @dataclass(frozen=True, slots=True)

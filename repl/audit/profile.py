@@ -44,7 +44,8 @@ _ENTRIES_SAMPLED: Final = 1 << 16
 _BLOCKS_SAMPLED: Final = 64
 _SIZES: Final = 34
 _SPANS_MAX: Final = 100
-"""The most holes, and the most runs of overmarked blocks, that are kept for one segment. Segments rarely have more."""
+"""The most holes, and the most runs of overmarked (rolled-back) blocks, that are kept for one segment. Segments rarely
+have more."""
 
 SAMPLE: Final = np.dtype(
     [("at", "<i8"), ("entries", "<i8"), ("bytes", "<i8"), ("blocks", "<i8"), ("lag", "<i8"), ("lag_max", "<i8")]
@@ -70,7 +71,8 @@ class Profile:
     """The first and the last VLSN of each gap between two visible blocks of the segment."""
     overmarked: int
     overmarks: tuple[tuple[int, int, int, int], ...]
-    """Runs of overmarked blocks: the offsets of the first and the last block, and the first and the last VLSN."""
+    """Runs of overmarked (rolled-back) blocks: the offsets of the first and the last block, and the first and the last
+    VLSN."""
     sidecar_bytes: int
 
 
@@ -149,7 +151,7 @@ def _holes(visible: Blocks) -> Iterator[tuple[int, int]]:
 
 
 def _runs(blocks: Blocks) -> Iterator[tuple[int, int, int, int]]:
-    """Yields runs of overmarked blocks with consecutive VLSNs."""
+    """Yields runs of overmarked (rolled-back) blocks with consecutive VLSNs."""
     rows = np.flatnonzero(blocks.overmarked)
     if not len(rows):
         return

@@ -3,8 +3,8 @@
     history file ─► (VLSN, digest) by range of VLSNs ─► shuffle ─► a task's ranges: the frames of each copy that hold
     the ranges are read again, the digests of their entries are computed, and both sides are joined by VLSN
 
-A copy must have every append between its first VLSN and its durable end (DTVLSN). An append above the DTVLSN may not
-have reached the copy yet, or may be about to be rolled back, but some copy must have it. No row of this join passes
+A copy must have every append between its first VLSN and its durable end (DTVLSN). An append above the durable end may
+not have reached the copy yet, or may be about to be rolled back, but some copy must have it. No row of this join passes
 through the driver.
 """
 

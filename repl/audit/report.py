@@ -11,7 +11,7 @@ read it.
                    "value": "paid 10", "other": {"source": "DIR/n1", …, "value": "paid 11"}}]}
 
 ``equal`` is about the compared range alone: every source has every block of the range, intact and with equal bytes. A
-finding may be outside the compared range (a damaged block above the common DTVLSN), so the exit status depends on
+finding may be outside the compared range (a damaged block above the common durable end), so the exit status depends on
 ``equal`` and on the findings.
 
 ``chain`` is a digest of two values: the chain of the range before, and this range's digest. The chain of the last range

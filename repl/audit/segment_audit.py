@@ -19,8 +19,8 @@ from vlsn.verify.facts import Facts
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Consecutive BLOCK frames with the same rollback flag and no rollback record between them. Has the offsets of the
-    first and the last frame, and the first and the last VLSN."""
+    """Consecutive BLOCK frames with the same rollback flag and no rollback record between them. The fields are the
+    offsets of the first and the last frame, and the first and the last VLSN."""
 
     start: int
     last: int

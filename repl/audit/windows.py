@@ -31,7 +31,8 @@ from vlsn.format.segment import FIRST_FRAME
 from vlsn.verify.frames import Frames, last_words, payloads_in, sums_of
 
 WINDOW_BYTES: Final = 1 << 20
-"""The size of a window in bytes. A segment with a larger frame is not read window by window."""
+"""The size of a window in bytes. A segment with a frame (a block's envelope) larger than this is not read window by
+window."""
 _SLACK: Final = FRAME_BYTES + BLOCK_BYTES
 """Spare bytes after a window. A block's header in a frame that is too short is then still inside the buffer."""
 

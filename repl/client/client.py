@@ -52,9 +52,9 @@ class Client(Reads[V], Generic[V]):
     """A connection to a group, whose values are of type ``V``. Use the client as an async context manager; the end of
     the block waits for the appends that are not answered yet.
 
-    Import the errors from ``repl``. An error has two flags. ``retry_safe``: sending the same append again cannot log
-    the append twice. ``transient``: trying again may succeed; before the client raises such an error, it has tried
-    again until the append's deadline.
+    Import the errors from ``repl``. An error has two attributes that advise on retries. ``retry_safe``: sending the
+    same append again cannot log the append twice. ``transient``: trying again may succeed; before the client raises
+    such an error, it has tried again until the append's deadline.
     """
 
     def __init__(

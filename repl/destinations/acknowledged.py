@@ -128,8 +128,8 @@ class Acknowledged:
         return sum(each.count for each in self._skipped) >= SKIPPED_NOTED
 
     def take_skipped(self) -> VlsnSet:
-        """Moves the skipped VLSNs into the next note. Returns an empty set while the table has no room for the
-        intervals of the skipped VLSNs."""
+        """Moves the skipped VLSNs (no messages of this destination) into the next note. Returns an empty set while the
+        table has no room for the intervals of the skipped VLSNs."""
         taken = VlsnSet.covering_all(self._skipped)
         if taken.intervals > self.intervals_left:
             known = self.table().done.union(self._noted)

@@ -452,7 +452,7 @@ class Delivery:
         self._waiters.wake()
 
     def tick(self, now: float) -> None:
-        """Takes back overdue messages, and messages whose delay is over. Logs skipped VLSNs if there are many."""
+        """Takes back overdue messages, and messages whose delay is over. Logs the skipped VLSNs if there are many."""
         self.pace.tick(now, self.counts)
         came_back = False
         while len(late := self._out.late(now)):

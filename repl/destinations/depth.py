@@ -53,7 +53,7 @@ class Depth:
         self.counted_to = max(self.counted_to, counted_to)
 
     def pass_to(self, floor: int) -> None:
-        """Moves the count forward to ``floor``, because all earlier messages are acknowledged. Does nothing if the
+        """Moves the count forward to VLSN ``floor``, because all earlier messages are acknowledged. Does nothing if the
         count is already past ``floor``."""
         if self.counted_to < floor:
             self._chunks, self.messages, self.bytes, self.counted_to = [], 0, 0, floor

@@ -213,8 +213,8 @@ class FullPolicies(Generic[A]):
                 self.release()
 
     def _count_anew(self, policy: Policy) -> None:
-        """Counts the destination's messages again from the floor (all before it are acknowledged). Queued messages
-        stay noted, including those to be dropped."""
+        """Counts the destination's messages again, from the floor (the end of the acknowledged messages) on. Queued
+        messages stay noted, including those to be dropped."""
         policy.depth, policy.since, policy.counted = _depth_of(policy.delivery), policy.delivery.acks.since, False
         # the destination now selects other entries, because the key of its dead letters changed
         policy.first_weighed, policy.next_vlsn = None, 0
@@ -442,7 +442,7 @@ class FullPolicies(Generic[A]):
                 depth.let_go(policy.delivery.acks.has)
                 if policy.counted:
                     return
-                # an entry that left the ring can be read from the disk once it is durable
+                # an entry that left memory can be read from the disk once it is durable
                 await asyncio.sleep(RECOUNT_S)
                 continue
             depth.add(page.data)

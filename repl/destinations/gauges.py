@@ -22,8 +22,8 @@ from vlsn.write.ring import Ring
 SAMPLE_BYTES: Final = 65_536
 """The most bytes of blocks that one sample reads for one destination; a single block may be larger."""
 SAMPLED_ROWS: Final = 100_000
-"""The most entries that one tick samples for all destinations together. Destinations beyond this limit are sampled
-at the next tick."""
+"""The most entries that one tick samples for all destinations together. Destinations that are not sampled within this
+limit are sampled at the next tick."""
 PERIOD_S: Final = 2.0
 """Seconds between two samples of one destination."""
 WINDOWS: Final = 16

@@ -25,8 +25,7 @@ NOTES_UNDER_WAY_MAX: Final = 16
 """The most notes that may wait to become durable. At this limit, further acknowledgements wait until another note
 (COMMIT) can be made."""
 SKIPPED_NOTED: Final = 4_096
-"""This many skipped VLSNs are noted even if no acknowledgement waits. A skipped VLSN is no message of the
-destination."""
+"""This many skipped VLSNs (no messages of the destination) are logged even if no acknowledgement waits to be logged."""
 WINDOW_BYTES: Final = 1_048_576
 """The approximate bytes of one window. A window is a group of blocks whose messages are kept in memory for a
 destination in use."""
@@ -44,8 +43,8 @@ BLOCKED_MAX: Final = 1_000_000
 """A search goes at most this many VLSNs past the first message that waits for its key. These VLSNs are read again
 once that message may be delivered."""
 TRIES_MAX: Final = 131_072
-"""The most messages of a destination whose attempts are counted in memory. Above this limit the oldest counts are
-forgotten."""
+"""The most messages of a destination whose attempts are counted in memory. If there are more messages, the oldest
+counts are forgotten."""
 PACE_S: Final = 2.0
 """The period in seconds over which the rate of messages is measured."""
 REASON_BYTES_MAX: Final = 1_024

@@ -6,7 +6,7 @@
 1. Each node writes its own pages, when it wants to clean its log. An append never waits for pages.
 2. The worker thread ``pages`` writes, reads and removes files, one window (group of blocks) of the log at a time. The
    keeper's thread writes the page table. The lock ``alone`` lets one change of a destination's pages run at a time. A
-   pass over the log holds the lock for one stride.
+   pass over the log holds the lock only from one sync to the next (a stride).
 3. Messages that cannot be written to pages stay in the log: the cleaning stops before them and reports the reason.
 4. The page table drops a page only after acknowledgements that no rollback can undo. The page's file is removed after
    the page has left the table.

@@ -313,7 +313,8 @@ class Electing:
 
     @property
     def reason(self) -> str:
-        """The reason why this node does not stand; only a vote floor or a lost group counts as such a reason."""
+        """The reason why this node does not stand; only a vote floor (former end of the log) or a lost group is
+        reported."""
         if is_lost(self._log):
             return REASON
         why = self.core.waits_for(self._standing())

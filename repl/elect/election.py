@@ -9,10 +9,10 @@ come out.
         └───────────────────────────────────┴───────────────────────┴──────────────────────┘
 
 1. An incarnation (a store of a node) has one vote in a term. The vote is stored and synced before it is sent.
-2. A vote goes to a log whose end (last term, last VLSN) is at or past the voter's end. A voter whose log ends below its
-   vote floor uses the floor as its end, and does not stand. Sometimes only floors prevent an election. In that case,
-   once *all* electable members have reported their logs' ends, the member with the highest end stands and may receive
-   the votes.
+2. A vote goes to a log whose end (last term, last VLSN) is at or past the voter's end. A vote floor is the end of a log
+   that became shorter. A voter whose log ends below its vote floor uses the floor as its end, and does not stand.
+   Sometimes only vote floors prevent an election. In that case, once *all* electable members have reported their logs'
+   ends, the member with the highest end stands and may receive the votes.
 3. A node that has heard from a master within its election timeout refuses its vote. So a node that comes back does not
    depose the master. A planned transfer is an exception. A pre-vote (``pre``) changes no state, so a node that is cut
    off does not drive up terms.

@@ -30,7 +30,7 @@ POLL_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class BlockAt:
-    """The last VLSN of the block at a requested VLSN, and its mark."""
+    """The last VLSN of the block at a requested VLSN, and the mark (term, time, checksum) that identifies the block."""
 
     last: int
     mark: Mark

@@ -29,7 +29,7 @@ ROW_GROUP_BYTES: Final = 16 * MIB
 """A file's rows are written as a row group when they take this many bytes of memory."""
 ROW_GROUP_ROWS: Final = 131_072
 PENDING_BYTES_MAX: Final = 64 * MIB
-"""The most bytes of unfinished row groups in one task. Above this limit the largest row group is written early."""
+"""The most bytes of unfinished row groups in one task. If there are more, the largest row group is written early."""
 PARTITIONS_MAX: Final = 256
 """The most partitions that one task writes at a time. Each partition has an open file."""
 _ENDINGS: Final = {"parquet": "parquet", "json": "jsonl"}

@@ -305,7 +305,7 @@ class Following(Role):
         self._electing.heard(self.master, self.feed.term)
 
     def _taken(self) -> None:
-        """Notes that a feed has passed its syncup."""
+        """Notes that a feed has completed its syncup (the comparison of logs)."""
         member, feed = self.member, self.feed
         assert self.master is not None and feed is not None
         member.members.unlisted_by.clear()
@@ -332,7 +332,7 @@ class Following(Role):
             self._meet_floor(self.feed.position)
 
     def _meet_floor(self, position: Position) -> None:
-        """Lowers a vote floor that this feed has reached. The vote floor is the end that the log once had. Entries
+        """Lowers a vote floor that this feed has reached. A vote floor is the end of a log that became shorter. Entries
         above the floor were acknowledged before this feed began: the master of the stored term has them, or they were
         not durable. If the floor were not lowered, it would remain until the next term."""
         log = self.log

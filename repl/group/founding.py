@@ -94,7 +94,7 @@ class Alarm(msgspec.Struct, frozen=True):
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """A node's answer about itself. ``last_term`` and ``last`` are the synced end of its log. Where logs are ranked, a
-    vote floor above that end is used instead."""
+    vote floor (the log's former end) above that end is used instead."""
 
     group: Name
     name: Name

@@ -1,8 +1,8 @@
 """Replaces a GROUP entry that a node has lost. A member that has the entry sends it in its answers to hellos.
 
 A GROUP entry lists the members. If a log was cleaned past its GROUP entry, only the log's state record still has the
-entry. A node that has lost both counts no votes or acknowledgements. The node neither leads nor cleans, and its status
-says so.
+entry. A node that has lost its GROUP entry and its state record counts no votes or acknowledgements. The node neither
+leads nor cleans, and its status says so.
 
     GROUP at 2, log cleaned up to 60, state lost      asks in its hellos; n2 knows GROUP 2, and no later one up to 95
                                                       95 is past 60: the entry at 2 is the valid one before VLSN 60

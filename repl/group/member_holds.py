@@ -44,8 +44,8 @@ class MemberHolds:
         self._on_dropped = on_dropped
         self._held: dict[str, Hold] = {}
         self._incarnations: dict[str, int] = {}
-        """The incarnation to which each position belongs, by name. 0 means that it is not known; then the whole log is
-        held."""
+        """The incarnation to which each position belongs, by name. The incarnation 0 means that the position is not
+        known; then the whole log is held."""
 
     # The master's calls.
 

@@ -16,7 +16,7 @@ old. Other members can, because they have received later reports.
    *sequence*. Within one term a log only grows if it agrees with its master's log, or is the master's. If a node has
    not met its term's master yet, its tail may still be rolled back, so it reports no VLSN (``vlsn`` 0).
 2. A report names a VLSN and the term of its block. Two logs with the same pair are equal up to that VLSN. A starting
-   node *shows* its log, and its vote floor if that is above the log's end.
+   node *shows* its log, and its vote floor (the log's former end) if that is above the log's end.
 3. Reports are kept in memory only: each member keeps them while it runs. An old image is not detected if no running
    member has a newer report.
 4. A damaged image may be restored before the node can ask. In that case the image's acknowledged end is compared with

@@ -1,4 +1,4 @@
-"""Computes from acknowledgements the DTVLSN, and which appends may be answered.
+"""Computes the durable end (DTVLSN) from acknowledgements, and which appends may be answered.
 
 The DTVLSN is the highest VLSN that a majority has synced. The functions here are pure. Every VLSN in ``synced`` is the
 last VLSN of a block that a node has *synced*.
@@ -21,7 +21,8 @@ from vlsn.ids import NULL_VLSN, Incarnation, Vlsn
 
 
 def durable_vlsn(synced: Mapping[Incarnation, Vlsn], electable: Collection[Incarnation], *, term_start: Vlsn) -> Vlsn:
-    """Returns the DTVLSN that these acknowledgements prove, or ``NULL_VLSN`` if they prove none in this term."""
+    """Returns the durable end (DTVLSN) that the acknowledgements prove, or ``NULL_VLSN`` if they prove none in this
+    term."""
     if not electable or not term_start:
         return NULL_VLSN
     ends = [synced.get(member, NULL_VLSN) for member in electable]

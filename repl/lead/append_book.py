@@ -101,8 +101,8 @@ def _nobody(_: Appended | VlsnLogError) -> None:
 
 
 class AppendBook:
-    """Counts acknowledgements, raises the DTVLSN and answers appends. Each term in which this node is the master has
-    its own ``AppendBook``."""
+    """Counts acknowledgements, raises the durable end (DTVLSN) and answers appends. Each term in which this node is the
+    master has its own ``AppendBook``."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class AppendBook:
         self._all: deque[Append] = deque()
         self._repeats: list[Append] = []
         self._known_durable: Vlsn = NULL_VLSN
-        """The DTVLSN of earlier terms. The acknowledgements of this term do not prove it."""
+        """The durable end (DTVLSN) of earlier terms. The acknowledgements of this term do not prove it."""
 
     def set_group(self, electable: Collection[Incarnation], term_start: Vlsn) -> None:
         """Sets the members whose syncs count from now on. Acknowledgements that were noted before are counted anew."""
@@ -155,7 +155,7 @@ class AppendBook:
                 self._all.append(append)
 
     def repeat(self, append: Append, *, durable: Vlsn) -> None:
-        """Accepts an append that is in the log already. ``durable`` is the log's DTVLSN. The append is answered by
+        """Accepts an append that is in the log already. ``durable`` is the log's durable end. The append is answered by
         ``release_repeats`` or by a later acknowledgement."""
         self._known_durable = max(self._known_durable, durable)
         self._repeats.append(append)

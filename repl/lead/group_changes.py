@@ -89,7 +89,8 @@ class Changes:
             self._count()
 
     def durable_rose(self, durable: Vlsn) -> None:
-        """Called when the DTVLSN of this term has risen while the newest GROUP entry is not ``settled``."""
+        """Called when the durable end (DTVLSN) of this term has risen while the newest GROUP entry is not
+        ``settled``."""
         if durable < self.at:
             return
         self.settled = True

@@ -63,8 +63,8 @@ from vlsn.seams import Channel
 from vlsn.write.queue import Pending as Queued
 
 DTVLSN_DELAY_S = 0.02
-"""Seconds until a risen DTVLSN is sent on a feed without traffic. On other feeds the next message with blocks has
-it."""
+"""Seconds until a risen durable end (DTVLSN) is sent on a feed without traffic. On other feeds the next message with
+blocks has it."""
 
 
 class Leading(Tenure):

@@ -2,9 +2,9 @@
 
     the term's first block is durable ─► DTVLSN noted ─► a read round ─► a majority has answered
 
-A read is requested, then the DTVLSN is noted, then the round begins. A master that was deposed before the round began
-gets no majority (``feeder.rounds``). So a deposed master never answers, even if it has not noticed its deposition. Read
-rounds use no clock. Many reads share a round.
+A read is requested, then the durable end (DTVLSN) is stored, then the round begins. A master that was deposed before
+the round began gets no majority (``feeder.rounds``). So a deposed master never answers, even if it has not noticed its
+deposition. Read rounds use no clock. Many reads share a round.
 """
 
 from __future__ import annotations

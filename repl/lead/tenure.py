@@ -23,7 +23,7 @@ TICK_S = 0.1
 
 
 class Tenure(Role):
-    """One term in which this node is the master. ``on_durable`` is called with each new DTVLSN that the
+    """One term in which this node is the master. ``on_durable`` is called with each new durable end (DTVLSN) that the
     acknowledgements prove."""
 
     def __init__(
@@ -86,8 +86,8 @@ class Tenure(Role):
         return Told(0, self.term, synced, self.log.view.history.term_of(synced)) if synced is not None else NOTHING
 
     def hears(self, feeder: Feeder) -> bool:
-        """Returns whether the feeder's replica has completed its syncup, and has answered within an election
-        timeout."""
+        """Returns whether the feeder's replica has completed its syncup (the comparison of logs), and has answered
+        within an election timeout."""
         return feeder.streaming and feeder.silent_ticks <= self.member.config.election_timeout_s / TICK_S
 
     def end_feeds_of(self, names: list[str], why: VlsnLogError) -> None:

@@ -8,8 +8,8 @@ sync.
     n1 (master) sealed 90, written 90, synced 70 · n2 received 90, written 70 · n3 received 80 ─► answered to VLSN 90
 
 1. An early answer relies on bytes in memory or in the operating system's cache. An early answer says ``durable`` only
-   if a majority happens to have synced the append. Early answers do not move the DTVLSN, which readers, elections and
-   rollbacks follow: it counts synced entries only.
+   if a majority happens to have synced the append. Early answers do not move the durable end (DTVLSN), which readers,
+   elections and rollbacks follow: it counts synced entries only.
 2. A replica may sync a block later only if every entry in the block allows that.
 3. An append that requests a sync loses no safety: it is synced together with all earlier entries.
 """

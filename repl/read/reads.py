@@ -1,9 +1,9 @@
 """Reads durable entries of the log: from the ring (recent blocks in memory) if it has them, otherwise from the
 segments.
 
-Entries past the durable end are never shown. The durable end is the DTVLSN, as far as this node has its entries. A
-response is empty only if there is no visible entry before the durable end, or within the limit of a search by key. A
-read below the log's first VLSN raises ``Trimmed``, which names the first VLSN.
+Entries past the durable end are never shown. The durable end is the highest VLSN that a majority has synced (DTVLSN),
+as far as this node has the entries. A response is empty only if there is no visible entry before the durable end, or
+within the limit of a search by key. A read below the log's first VLSN raises ``Trimmed``, which names the first VLSN.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Reads:
         return min(self._contents.dtvlsn, self._ring.last_vlsn)
 
     def rose(self) -> None:
-        """Wakes readers, because the DTVLSN or the synced end has moved."""
+        """Wakes readers, because the durable end (DTVLSN) or the synced end has moved."""
         durable = self.durable
         if durable >= self._waiters.lowest:
             for wake in self._waiters.take(durable):

@@ -11,8 +11,8 @@ the acknowledged entries are too few to elect a master. If several nodes are ask
 counting before that node asks the others. So the last node finds too few whole copies, and is refused.
 
 A copy is *whole* if it has everything that its node ever acknowledged. Its incarnation must be the one that the group
-lists. A whole copy ends at or above its vote floor, has no known damage, and is not about to be restored itself. A
-halted node's copy counts as whole, because the node has halted in order to keep it.
+lists. A whole copy ends at or above its vote floor (the log's former end), has no known damage, and is not about to be
+restored itself. A halted node's copy counts as whole, because the node has halted in order to keep it.
 """
 
 from __future__ import annotations

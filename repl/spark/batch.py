@@ -1,5 +1,5 @@
 """Batch reads. Visible mode reads the durable entries, in partitions over all sources. Physical mode reads every frame
-of one copy."""
+(a block's envelope) of one copy."""
 
 from __future__ import annotations
 

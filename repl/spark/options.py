@@ -47,8 +47,8 @@ class Mode(StrEnum):
     VISIBLE = "visible"
     """Mode visible: reads the entries that a majority has synced, each once, like every reader of the log."""
     PHYSICAL = "physical"
-    """Mode physical: reads every frame of one copy as stored, including rolled-back, damaged and not yet durable
-    ones."""
+    """Mode physical: reads every frame (a block's envelope) of one copy as stored, including rolled-back, damaged and
+    not yet durable ones."""
 
 
 class Place(Enum):

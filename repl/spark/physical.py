@@ -3,8 +3,9 @@ or block.
 
 ``durable`` in a row means that a majority is known to have synced the entry: the entry is at or below the source's
 DTVLSN (durable end), and was not rolled back. A durable entry is never rolled back, so ``durable`` stays true in later
-reads. Damaged frames come last, one row each: their position, their VLSN if the header is intact, and no value. If the
-checksum in a sidecar (a segment's index file) proves the segment unchanged, its frames are not checked one by one.
+reads. Damaged frames (envelopes of blocks) come last, one row each: their position, their VLSN if the header is intact,
+and no value. If the checksum in a sidecar (a segment's index file) proves the segment unchanged, its frames are not
+checked one by one.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ _KINDS: Final = pa.array([kind.name for kind in EntryKind])
 
 def log_batches(source: Source, parts: Sequence[Part] | None = None, node: str = "", durable: int = 0) -> Iterator[Any]:
     """Yields the entries of some segments of a source, or of all. ``node`` is the source's name, ``durable`` its
-    DTVLSN. One segment at a time is in memory, in one buffer that is reused, because new memory costs more than all
-    other steps. Raises ``Unreadable``."""
+    durable end (DTVLSN). One segment at a time is in memory, in one buffer that is reused, because new memory costs
+    more than all other steps. Raises ``Unreadable``."""
     if parts is None:
         survey = source.survey(0)
         parts, node, durable = survey.parts, survey.node, survey.dtvlsn
