@@ -170,8 +170,8 @@ _HANDLE = re.compile(r"t-([0-9a-f]{16})-(0|[1-9][0-9]{0,18})-([1-9][0-9]{0,18})\
 @dataclass(slots=True, eq=False)
 class Puts:
     """The names that a COMMIT sets in the small state (named values in the log), each with its new JSON value; None
-    deletes the name. ``expects`` maps some of the names to the VLSN of the COMMIT that must have set the name last, or
-    to 0 if the name must not be set yet. If another COMMIT has set one of these names since, nothing is logged."""
+    deletes the name. ``expects`` maps some names to the VLSN of the COMMIT that must have set the name last; 0 means
+    that the name must not be set yet. If another COMMIT has set one of these names since, nothing is logged."""
 
     values: Mapping[str, bytes | None]
     expects: Mapping[str, int] = field(default_factory=dict)

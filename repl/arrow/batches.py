@@ -6,8 +6,8 @@ A large block becomes a batch without a copy, because its offsets and values alr
     batch            └── key ───────────┼────────┘        │
                                         └───── value ─────┘
 
-Small blocks are collected until they fill a batch. The values of small blocks become one array over the blocks' bytes:
-every second element of the array is a value, and the elements between are the bytes between the values.
+Small blocks are collected until they fill a batch. The values of small blocks become one array over the blocks' bytes.
+Every second element of the array is a value; the other elements are the bytes between values.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Each range that differs has its own task, which reads only the frames of that range from every source. The content that
 most copies have is the *model*. If two contents are in equally many copies, the first source's content is the model. A
-block that is damaged in a copy, or missing at the copy's edge, is a finding already and ignored here, unless the other
-copies have a block with another name at that place.
+block that is damaged in a copy, or missing at the copy's edge, is a finding already. It is compared here only if the
+other copies have a block with another name at that place.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@ copies.
     members n1 n2 n3     n1 says: durable up to 90     n1 ends at 95, n2 at 60, n3 at 40
                          a majority had 90 on disk, but now one node has: so n2 or n3 lost entries, and does not lag
 
-Two facts distinguish a replica that lost entries from a replica that lags: the durable end (DTVLSN) that the replica
-once reported, and the number of copies that have a VLSN. There is no finding while another explanation is possible. A
-member that is not audited may have the entries. A running node may have received more since. A node whose vote floor
-(its log's former end) is past the log's present end waits for the entries, because a person had it restored from a
-shorter copy.
+A replica that lost entries is distinguished from a replica that lags by two facts. One is the durable end (DTVLSN) that
+it once reported, the other is the number of copies that have a VLSN. There is no finding while another explanation is
+possible. A member that is not audited may have the entries. A running node may have received more since. A node whose
+vote floor (former end of the log) is past the log's end was restored from a shorter copy by a person, and waits for the
+entries.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     now                segments   2 3 │4 5    1 was cleaned; 2 and 3 are kept, 4 and 5 are read; compared are blocks
                                               that end behind 900; their digests join the earlier report's
 
-1. A segment is *kept*, and not read again, if all its visible blocks were compared and its file is unchanged: its
-   number, salt, end, size and time of change are those in the earlier report. All segments from the first that is not
+1. A segment is *kept*, and not read again, if all its visible blocks were compared and its file is unchanged. Unchanged
+   means the number, salt, end, size and time of change in the earlier report. All segments from the first that is not
    kept are read. A changed segment among kept ones is read alone.
 2. In every segment that is read again, the blocks up to the earlier end must have the earlier digest. If a segment has
    a new salt, but other segments of the log have their earlier salts, the segment's number was reused.

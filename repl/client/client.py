@@ -249,9 +249,9 @@ class Client(Reads[V], Generic[V]):
         durability: GivenDurability | None = None,
         codec: CodecName | None = None,
     ) -> Appended:
-        """Appends like ``append_many``, and returns all fields of the node's answer (see ``Appended``): the first
-        and last VLSN, ``term``, ``durable`` (whether a majority had synced the append), ``synced`` (how many nodes
-        had synced it), ``durability``, and whether the append was a ``duplicate``.
+        """Appends like ``append_many``, and returns all fields of the node's answer (``Appended``). ``durable`` says
+        whether a majority had synced the append, ``synced`` how many nodes had. ``duplicate`` says that the append was
+        in the log already.
 
         ``acks`` replaces the client's policy for this append. With ``none`` the answer comes once the master alone
         has synced the append. While ``durable`` is false in an answer, the append may still be rolled back.
@@ -261,8 +261,7 @@ class Client(Reads[V], Generic[V]):
         With ``no_sync`` the append is in the nodes' memory only. Two values as in ``sync,no_sync`` are for the master
         and for the replicas. ``durability`` may be less than the group's setting, which is ``sync`` by default; more
         raises ``StrongerDurability``. An append that is answered early becomes durable, and visible to readers, a
-        fraction of a second later, unless the machines that hold it fail first. Raises the same errors as
-        ``append_many``.
+        fraction of a second later, unless the nodes that have it fail first. Raises the same errors as ``append_many``.
         """
         policy = None if acks is None else acks_of(acks)
         return await self._append_batch(values, keys, policy, codec, _given(durability))

@@ -1,7 +1,7 @@
 """The destinations of a group, as a client uses them. Every call that uses destinations goes to the master.
 
-The client sends a call again after a change of master if a repeat has no further effect: to create a destination
-under its uuid, to acknowledge, to drop, to move.
+After a change of master the client repeats a call if a repeat has no further effect. Such calls create a destination
+under its uuid, acknowledge, drop or move.
 """
 
 from __future__ import annotations

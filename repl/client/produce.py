@@ -4,8 +4,8 @@ answers.
 A group is sent as one batch, and its answer wakes every waiter of the group. Python code runs once for each group; an
 append costs only one list append and one future.
 
-1. An append is sent again only if it cannot have been logged: it was never sent, its refusal says so, or the node had
-   closed the idle connection before the append came. An append that was sent and never answered raises
+1. An append is sent again only if it cannot have been logged. That is certain if it was never sent, if its refusal says
+   so, or if the node had closed the idle connection before. An append that was sent and never answered raises
    ``OutcomeUnknown``. The groups of an exactly-once client have names in the log (``identity.py``). So an exactly-once
    client sends its unanswered groups again, in order, until they are answered or their timeout is over.
 2. Groups are sent in the order of their appends. If the node refuses a group, it also refuses all groups sent after it;

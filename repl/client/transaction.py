@@ -342,8 +342,9 @@ class Transaction(Generic[V]):
         return await stage.commit(self._acks, {"positions": self._changes()}, self._durability)
 
     async def _commit_whole(self) -> Appended:
-        """Sends the whole transaction as one message. If a cancelled call has sent it before, first waits for the
-        answer to that message, because the log may forget the transaction's name before the message is sent again."""
+        """Sends the whole transaction as one message. If a cancelled call has sent the transaction before, first waits
+        for the answer to that message. Otherwise the log could forget the transaction's name before the message is sent
+        again."""
         if self._answer is not None and not self._answer.failed:
             try:
                 return msgspec.structs.replace(await self._answer.wait(), duplicate=True)

@@ -10,6 +10,8 @@ node ─► worker    H   the uuid of the destination; sent after the worker's f
                   A   acknowledgements that are durable: the ``number`` of each, as u32
                   F   the acknowledgement ``number`` failed; the body is a problem document
                   E   the end of the stream; the body is a problem document
+
+``number`` is a u32, little-endian. The worker sends the first message.
 """
 
 from __future__ import annotations

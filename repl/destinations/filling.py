@@ -5,9 +5,9 @@
               VLSN 5 201, and records of its messages from 41 to 5 200: from its pages, and from its log
     here      writes a page of its own; still missing 5 201–9 000, which it asks for next
 
-A page is a file of messages whose part of the log was cleaned away. Messages are not fetched if a durable
-acknowledgement covers them that no rollback can undo. A member that is also missing some messages sends those before
-the gap, or refuses. Any member can serve the VLSNs that its log or its pages have.
+A page is a file of messages whose part of the log was cleaned away. Messages with a durable acknowledgement, which no
+rollback can undo, are not fetched. A member that is also missing some messages sends those before the gap, or refuses.
+Any member can serve the VLSNs that its log or its pages have.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
     no room ─► a send has taken ``STALLED_S`` ─► the worker with the longest send is disconnected
            └► no send has taken so long       ─► calls that take messages wait
 
-A worker that does not read is handed at most ``WORKER_BYTES_MAX`` and less than one answer more. So a worker that does
-not read does not stop the other workers. All workers together share ``HANDED_BYTES_MAX``, because many workers that do
-not read could fill the memory. Each destination may exceed the shared limit by one answer. A disconnected worker's
+A worker that does not read is handed at most ``WORKER_BYTES_MAX`` and less than one answer more. So one worker that
+does not read cannot stop the other workers. All workers together share ``HANDED_BYTES_MAX``, because many workers that
+do not read could fill the memory. Each destination may exceed the shared limit by one answer. A disconnected worker's
 connection is reset. Messages that were not sent completely to a disconnected worker come back at once.
 """
 

@@ -196,8 +196,8 @@ class MessagesOut:
         return removed
 
     def take_back(self, vlsns: Vlsns) -> list[Removed]:
-        """Takes back messages as if they had not been delivered. Returns these messages, and the later messages of
-        their keys."""
+        """Takes back messages as if they had not been delivered. Returns two groups: the messages themselves, and the
+        later messages of their keys."""
         removed = self.table.remove(vlsns)
         if not len(removed):
             return [removed]

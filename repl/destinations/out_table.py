@@ -89,7 +89,8 @@ class OutTable:
     # Look-ups.
 
     def _rows_of(self, vlsns: I64) -> tuple[Mask, I64]:
-        """Marks those VLSNs that are out, and returns their rows in the table."""
+        """Marks which of ``vlsns`` are out (delivered, not acknowledged), and returns the rows of these in the
+        table."""
         known, *_, live = self._views()
         if not self._count:
             return np.zeros(len(vlsns), np.bool_), np.empty(0, np.int64)
@@ -110,23 +111,23 @@ class OutTable:
         return found
 
     def has(self, vlsns: I64) -> Mask:
-        """Marks those of ``vlsns`` that are out."""
+        """Marks which of ``vlsns`` are out (delivered, not acknowledged)."""
         return self._rows_of(vlsns)[0]
 
     def answers_of(self, vlsns: I64) -> tuple[Mask, I64]:
-        """Marks those of ``vlsns`` that are out, and returns the answer of each."""
+        """Marks which of ``vlsns`` are out, and returns the number of each message's answer."""
         mask, rows = self._rows_of(vlsns)
         return mask, self._views()[2][rows]
 
     def with_somebody(self, vlsns: I64) -> I64:
-        """Returns those messages of ``vlsns`` that some worker or call has now."""
+        """Returns the messages among ``vlsns`` that a worker or a call has now."""
         rows = self._rows_of(vlsns)[1]
         known, _, _, owners, *_ = self._views()
         found: I64 = known[rows][owners[rows] != NOBODY]
         return found
 
     def owned(self, vlsns: I64, owner: int) -> I64:
-        """Returns those messages of ``vlsns`` that ``owner`` has now."""
+        """Returns the messages among ``vlsns`` that ``owner`` has now."""
         rows = self._rows_of(vlsns)[1]
         known, _, _, owners, *_ = self._views()
         found: I64 = known[rows][owners[rows] == owner]
@@ -159,7 +160,7 @@ class OutTable:
         return owner in self._keyed
 
     def out_keys(self, keys: Hashes) -> Mask:
-        """Marks those keys of which a message is out."""
+        """Marks the keys that have a message out (delivered, not acknowledged)."""
         if not self._keyed:
             return np.zeros(len(keys), np.bool_)
         *_, known, live = self._views()
@@ -183,11 +184,11 @@ class OutTable:
     # Removal.
 
     def remove(self, vlsns: I64) -> Removed:
-        """Removes those of ``vlsns`` that are out. The VLSNs must ascend, without repeats."""
+        """Removes the messages among ``vlsns`` that are out. The VLSNs must ascend, without repeats."""
         return self._removed(self._rows_of(vlsns)[1])
 
     def remove_set(self, vlsns: VlsnSet) -> Removed:
-        """Removes those of ``vlsns`` that are out."""
+        """Removes the messages among ``vlsns`` that are out."""
         known, *_, live = self._views()
         lows = np.searchsorted(known, vlsns.firsts)
         highs = np.searchsorted(known, vlsns.lasts, side="right")

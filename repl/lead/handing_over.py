@@ -1,9 +1,10 @@
 """Hands mastership over to a replica.
 
-1  once the successor is fed, appends are held back (``admission``) until the successor has the whole log of this master
-2  the successor stands for election, which ends this term; the voters, and the successor itself, first ask this master
-   to confirm the hand-over (``claims``)
-3  if all this takes longer than ``HAND_OVER_S``, this master stays the master, and logs the held appends
+1. Once the successor is fed, appends are held back (``admission``) until the successor has the whole log of this
+   master.
+2. The successor stands for election, which ends this term. The voters and the successor first ask this master to
+   confirm the hand-over (``claims``).
+3. If the hand-over takes longer than ``HAND_OVER_S``, this node stays the master, and logs the held appends.
 """
 
 from __future__ import annotations

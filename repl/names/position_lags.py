@@ -119,7 +119,7 @@ class ConsumerLags:
         try:
             page = await self._reads.page(looked.upto, limit=1, bytes_max=1, all_kinds=False)
         except (VlsnLogError, OSError):
-            return  # the entries were cleaned away or are damaged, which a reader will be told
+            return  # the entries were cleaned away or are damaged; a reader gets the error
         if page.entries and not looked.vlsn:
             looked.vlsn, looked.time_us = page.entries[0].vlsn, page.entries[0].time
         looked.upto = max(looked.upto, page.next_vlsn)

@@ -143,8 +143,9 @@ class Restoration:
         raise RestoreWanted(await self.asked())
 
     async def lossless(self) -> End | None:
-        """Returns the end of a log that does not open, if some member has every entry of it that may be durable
-        (``choose``); otherwise None. A restore from that member loses no entry that this node has acknowledged."""
+        """Returns the end of a log that does not open, if some member has all its entries that may be durable
+        (``choose``). Returns None if no member has them. A restore from that member loses no entry that this node has
+        acknowledged."""
         self._begins()
         try:
             end = await self._on_keeper(self._restart().end)

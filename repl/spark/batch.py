@@ -176,8 +176,8 @@ class PushdownReader(VisibleReader):
         return False
 
     def _takes_key(self, key: bytes) -> bool:
-        """Narrows the read to one key. The key is not empty: an empty key in the log means no key, which is null in
-        SQL and equals nothing."""
+        """Narrows the read to one key. The key must not be empty, because an empty key in the log means no key, which
+        is null in SQL."""
         if self._keys is not None and not (self._keys.prefix and self._keys.has(key)):
             if self._keys != KeyFilter(key):
                 self._high = 0  # no entry has two different keys, so nothing is read

@@ -1,8 +1,8 @@
 """Turns a segment's entries into Arrow record batches with one row for each entry. No Python code runs for each entry
 or block.
 
-``durable`` in a row means that a majority is known to have synced the entry: the entry is at or below the source's
-DTVLSN (durable end), and was not rolled back. A durable entry is never rolled back, so ``durable`` stays true in later
+``durable`` in a row means that a majority is known to have synced the entry. The entry is at or below the source's
+durable end (DTVLSN), and was not rolled back. A durable entry is never rolled back, so ``durable`` stays true in later
 reads. Damaged frames (envelopes of blocks) come last, one row each: their position, their VLSN if the header is intact,
 and no value. If the checksum in a sidecar (a segment's index file) proves the segment unchanged, its frames are not
 checked one by one.

@@ -25,8 +25,8 @@ def check_runs_on(context: CdcContext, where: str, why: str) -> None:
 
 
 def check_begins(context: CdcContext, found: str) -> None:
-    """Raises ``BadArgument`` if the consumer has committed before. A missing position then means that it was lost, and
-    the consumer must not begin anew without a person's order. ``found`` describes the place where the position is
+    """Raises ``BadArgument`` if the consumer has committed before. A missing position then means that the position was
+    lost. The consumer must not begin anew without a person's order. ``found`` describes the place where the position is
     missing."""
     if not (context.begins or context.moved):
         raise BadArgument(
