@@ -169,7 +169,7 @@ def _fault(settings: CdcSettings) -> str:
     return next((said for said, holds in checks.items() if not holds), "")
 
 
-# The options of the consumers that are part of vlsnlog.
+# Options of shipped consumers.
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -339,7 +339,7 @@ def _with_ports(text: str, port: str, urls: Mapping[str, str]) -> str:
 
 def _check_port_free(port: int) -> None:
     with socket.socket() as probe:
-        # the same option as a server sets, so that a connection of the last server in TIME_WAIT does not count
+        # servers set this option as well, so a connection of the last server in TIME_WAIT does not count
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))

@@ -367,7 +367,7 @@ def read_file(path: Path) -> dict[str, Any]:
         ) from None
     try:
         document = tomllib.loads(text)
-    # RecursionError: the nesting is too deep; ValueError: a number is too long
+    # RecursionError means that the nesting is too deep, ValueError that a number is too long
     except (ValueError, RecursionError) as error:
         raise BadArgument(f"{path}: is not valid TOML, or gives a key or member twice: {error}") from None
     known = {**NODE_SETTINGS, **COMMAND_SETTINGS}

@@ -49,7 +49,7 @@ class Shared(Generic[T]):
                 except asyncio.CancelledError:
                     _fail(due, anew(self._closed) if self._closed is not None else asyncio.CancelledError())
                     raise
-                except Exception as error:  # the error belongs to the waiting callers, so it is passed to them
+                except Exception as error:  # the error belongs to the waiting callers, so they receive it
                     _fail(due, error)
                 else:
                     if not due.done():

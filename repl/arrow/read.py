@@ -88,7 +88,8 @@ def _of_group(
     timeout_s: float,
 ) -> Iterator[Asked]:
     with connect_sync(urls, timeout_s=timeout_s) as log:
-        begin = from_vlsn if isinstance(from_vlsn, int) else 1  # any other begin is the first VLSN of a block
+        # a reader of blocks begins at the first VLSN of a block, unless a VLSN was requested
+        begin = from_vlsn if isinstance(from_vlsn, int) else 1
         end = 0
         for page in log.block_pages(from_vlsn, to_vlsn, at=at, consistency=consistency):
             end = end or min(page.durable, to_vlsn or page.durable)

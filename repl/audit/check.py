@@ -90,7 +90,7 @@ def check_segment(
     ]
     if plain is not None:
         fill([(int(visible.offsets[row]), int(visible.ends[row])) for row in sampled(visible)])
-    told = {"faults": (), "repeated": ()}  # empty, because faults of this kind are among the findings
+    told = {"faults": (), "repeated": ()}  # empty, because the findings already report faults of this kind
     return SegmentAudit(
         **{name: told.get(name, getattr(facts, name)) for name in Facts.__slots__},
         source=part.source,

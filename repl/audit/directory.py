@@ -214,7 +214,7 @@ class DirectorySource:
         try:
             vlsn = int(decode_header(file.read(FIRST_FRAME + FRAME_BYTES, BLOCK_BYTES)).first_vlsn)
         except BadBody:
-            pass  # the first block of the log is unreadable, which is reported elsewhere
+            pass  # the log's first block is unreadable, which another finding reports
         finally:
             file.close()
         more = {"of_node": link.header.node} if link.foreign and link.header is not None else {}
@@ -353,5 +353,5 @@ def _checkpoint_dtvlsn(buf: Buffer, part: Part, offsets: scan.Offsets, headers: 
                 start = offset + FRAME_BYTES
                 highest = max(highest, record.decode(view[start : start + record.LAYOUT.size]).dtvlsn)
             except BadBody:
-                continue  # the check of the segment reports this record
+                continue  # the segment's own check reports this damaged record
     return highest

@@ -76,7 +76,7 @@ def shown(name: str, data: bytes | None, at: int = 0) -> dict[str, Any]:
         return {name: None}
     start = 0 if at < VALUE_BYTES_SHOWN else at - _BYTES_BEFORE
     while start and at - start < _BYTES_BEFORE + 3 and data[start] & 0xC0 == 0x80:
-        start -= 1  # back to a character's first byte
+        start -= 1  # goes back to the first byte of a UTF-8 character
     cut = data[start : start + VALUE_BYTES_SHOWN]
     more = {f"{name}_bytes": len(data)} if len(data) > len(cut) else {}
     more |= {f"{name}_from": start} if start else {}

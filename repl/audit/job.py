@@ -314,7 +314,7 @@ class _Audit:
         """Searches ranges, with one task for each range."""
         looked = [RangeTask(at, self.bounds, self._checksums, each) for at, each in places.items()]
         results = self._jobs.run(what, partial(work, self.sources), looked)
-        parted(results)  # raises for a fatal failure, which ends the audit
+        parted(results)  # a fatal failure ends the audit
         for result, at in zip(results, places, strict=True):
             if isinstance(result, Failure):
                 first, last = max(at << RANGE_BITS, 1), ((at + 1) << RANGE_BITS) - 1

@@ -67,7 +67,7 @@ def _overmarks(source: str, segments: Sequence[SegmentAudit]) -> Iterator[Findin
                 wrong = lowest is not None
                 if lowest is not None:
                     more = {"last": max(marks.last_vlsn, lowest.last_vlsn), "matchpoint": lowest.matchpoint}
-                    if lowest.first_lsn > begin:  # the blocks before the rollback stay
+                    if lowest.first_lsn > begin:  # a rollback does not touch the blocks before its matchpoint
                         start, vlsn = lsn_offset(Lsn(lowest.first_lsn)), lowest.matchpoint + 1
                 detail = "visible, and a finished rollback abandoned it"
             if wrong:

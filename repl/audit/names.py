@@ -61,7 +61,7 @@ def reused(task: RangeTask, sources: Sequence[Source]) -> list[Finding]:
     for row in np.flatnonzero(same & (rows["digest"][1:] != rows["digest"][:-1])).tolist():
         named = rows[(rows["first"] == rows["first"][row]) & (rows["term"] == rows["term"][row])]
         model = named[named["digest"] == most(named["digest"])[0]][0]
-        compared = named["visible"] & inside(named, task)  # left to module ``difference``
+        compared = named["visible"] & inside(named, task)  # module ``difference`` compares these
         odd = named[(named["digest"] != model["digest"]) & ~(compared & model["visible"] & inside(model, task))]
         if len(odd):
             return [difference(task, model, other, sources, Rule.NAME_REUSED) for other in odd]

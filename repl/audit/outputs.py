@@ -25,7 +25,7 @@ def _json(report: AuditReport) -> bytes:
 
 
 def _parquet(report: AuditReport) -> bytes:
-    from repl.audit.tables import parquet_of  # imported late, because Arrow is needed only for a Parquet file
+    from repl.audit.tables import parquet_of  # Arrow is imported late, because only a Parquet file needs it
 
     return parquet_of(report)
 

@@ -84,7 +84,7 @@ def _uninterrupted() -> Iterator[list[int]]:
     try:
         yield noted
     finally:
-        if signal.getsignal(signal.SIGINT) is note:  # once Spark runs, it has set its own handler
+        if signal.getsignal(signal.SIGINT) is note:  # once Spark runs, Spark has set its own signal handler
             signal.signal(signal.SIGINT, before)
 
 

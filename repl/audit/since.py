@@ -137,7 +137,7 @@ def _reading(since: Since, survey: Survey, text: str) -> Reading:
         for number, row in rows.items()
         if goes_on and number > begins and number not in there and row.blocks
     ]
-    if not kept:  # all segments are read, so each is compared with the one before it
+    if not kept:  # every segment is read, so each is compared with the segment before it
         return Reading(survey, findings=tuple(findings))
     read = replace(survey, parts=(*changed, *parts))
     return Reading(read, tuple(kept), frozenset(part.number for part in changed), tuple(findings))

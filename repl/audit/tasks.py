@@ -67,7 +67,7 @@ def _read_one(
         into = segment_buffer(part.end)
         plain = read_plain(source, part, into, checksums) if source.near else None
         buf = source.read(part, 0, part.end, into) if plain is None else memoryview(into)[: part.end]
-        # read after its segment, because a rollback removes the sidecar before it sets a flag
+        # the sidecar is read after its segment, because a rollback removes the sidecar before it sets a flag
         sidecar = source.sidecar(part)
         fill = partial(source.fill, part, into=into)
         return check_segment(buf, part, source.text, bounds, sidecar, indexed, samples, plain, checksums, fill)

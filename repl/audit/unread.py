@@ -66,7 +66,7 @@ def read_of(
     pieces = [(gone, list(parts)) for gone, parts in groupby(survey.parts, key=lambda part: part.number in why)]
     runs = [[there[part.number] for part in parts if part.number not in alone] for gone, parts in pieces if not gone]
     if pieces[-1][0]:
-        runs.append([])  # the last run, after the missing segment, is empty so far
+        runs.append([])  # the last run, after the missing segment, has no segment yet
     missing: list[NotAudited] = []
     for index, (gone, parts) in enumerate(pieces):
         if gone:

@@ -29,7 +29,7 @@ def equip(context: Any) -> None:
     """Prepares this SparkContext for its later jobs; a second call changes nothing."""
     if context.pythonExec == _UNSET and "PYSPARK_PYTHON" not in os.environ:
         context.pythonExec = sys.executable
-        os.environ["PYSPARK_PYTHON"] = sys.executable  # for workers that PySpark starts in other ways
+        os.environ["PYSPARK_PYTHON"] = sys.executable  # PySpark may also start workers without the context's setting
     root = Path(__file__).resolve().parents[2]
     if context.master.startswith("local"):
         before = context.environment.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))

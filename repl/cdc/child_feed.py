@@ -342,7 +342,7 @@ class ChildFeed:
         assert self.source is not None
         if not self.next <= taken.next <= self.source.next_vlsn or not 0 <= taken.bytes <= self.in_flight:
             raise ConsumerFailed(f"it has taken what it was not sent: {taken}", self.next)
-        if not taken.bytes:  # an empty TAKEN: it reports only that the consumer is working
+        if not taken.bytes:  # an empty TAKEN message reports only that the consumer is working
             return
         if not 0 <= taken.events <= taken.next - self.next or not 0 <= taken.last < taken.next:
             raise ConsumerFailed(f"it has taken what it was not sent: {taken}", self.next)

@@ -125,7 +125,7 @@ class PositionFile:
             return None
         file = disk.open(path, write=True)
         try:
-            file.sync()  # an earlier process may have left its writes, and the file's name, unsynced
+            file.sync()  # an earlier process may have left its writes, or the file's name, unsynced
             disk.sync_directory(folder)
             disk.sync_directory(directory)
             file.drop_cache()

@@ -120,7 +120,7 @@ class LocalPositions:
             next=at.next,
             term=at.term,
             number=max(1, self._number()),
-            paused_us=self._paused_us,  # kept even if the earlier file can no longer be read
+            paused_us=self._paused_us,  # the pause is kept even if the earlier file can no longer be read
         )
         made = await self._offload(lambda: PositionFile.create(self._disk, self._directory, position))
         assert isinstance(made, PositionFile)

@@ -279,12 +279,12 @@ class CdcWorker:
             record.next, record.moved = 0, False
             await self._back_off(f"another node has continued with it: {error}")
         except (NotMaster, OutcomeUnknown) as error:
-            record.next = 0  # the stored position is read again
+            record.next = 0  # 0: the stored position is read again
             await self._back_off(str(error))
         except NotInLog as error:
             self._park(str(error))
         except LogFailed as error:
-            record.next = 0  # the contents of the position file are read again
+            record.next = 0  # 0: the position file is read again
             await self._failed(str(error), began)
         except (VlsnLogError, OSError) as error:  # damage or lack of memory may last, and is no failure of the consumer
             await self._waits(str(error))
@@ -307,7 +307,7 @@ class CdcWorker:
     async def _fed(self, resend: tuple[int, int] | None) -> None:
         record, settings = self.record, self.settings
         self._idle.clear()
-        stop = self._stop = asyncio.Event()  # before the first await, because a person's order may arrive at any moment
+        stop = self._stop = asyncio.Event()  # set before any await, because an order may arrive at any moment
         child = record.child = await self._node.children.start(settings.name)
         record.counts.restarts += 1
         self.pid = child.pid
@@ -398,7 +398,7 @@ class CdcWorker:
             with self._log.latch:
                 self._log.care.holds.release(hold)
 
-    # Failures of the consumer.
+    # Failures.
 
     async def _failed(self, reason: str, at: int) -> None:
         """Counts a failure. Pauses, or parks the consumer after too many failures."""

@@ -112,7 +112,7 @@ def append(
         click.echo(appended.document().decode() if as_json else f"{first} {last}")
     except BrokenPipeError:
         raise
-    except OSError as error:  # no refusal is reported, because the caller would append again
+    except OSError as error:  # not reported as a refusal, because the caller would then append again
         raise OutcomeUnknown(
             f"appended as VLSN {first} to {last}, but that could not be printed: {said_of(error)}"
         ) from None
@@ -167,7 +167,7 @@ async def _append(
             await asyncio.gather(*(task for _, task in under_way), return_exceptions=True)
             raise
         except VlsnLogError as error:
-            await log.close(flush=False)  # closed at once, so that nothing after the failure is logged
+            await log.close(flush=False)  # the client closes at once, so that nothing after the failure is logged
             outcomes = deque(await asyncio.gather(*(task for _, task in under_way), return_exceptions=True))
             while outcomes and not isinstance(appended := outcomes[0], BaseException):
                 progress.take(under_way.popleft()[0], appended)

@@ -67,7 +67,7 @@ async def _keep(made: Cluster) -> int:
     """Starts the nodes and reports each node that ends. Returns only if the cluster cannot start."""
     for node in made.nodes:
         node.start()
-    lost = [node for node in made.nodes if not await _say_ready(made, node)]  # in the order of names
+    lost = [node for node in made.nodes if not await _say_ready(made, node)]  # nodes are reported in order of names
     if len(lost) * 2 >= len(made.nodes):
         click.echo(
             "vlsnlog cluster: no majority of the nodes is left; correct the errors above and start again", err=True

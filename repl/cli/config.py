@@ -56,7 +56,7 @@ def _plain(value: Any) -> Any:
         return dict(value)
     if isinstance(value, tuple) and value and isinstance(value[0], CdcSettings):
         return msgspec.to_builtins(value)
-    # absolute, because the output may be read in another directory
+    # paths are absolute, because the output may be read in another directory
     return str(value.absolute()) if isinstance(value, Path) else value
 
 

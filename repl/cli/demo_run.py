@@ -81,7 +81,7 @@ class TerminalTeller(PlainTeller):
     """Reports the demonstration with bars and colours."""
 
     def say(self, text: str) -> None:
-        click.echo(_CLEARED + text)  # a bar on this line is drawn again on the next line
+        click.echo(_CLEARED + text)  # a progress bar on this line is drawn again on the next line
 
     def wait(self, text: str) -> None:
         self.say(f"{text} …")

@@ -34,7 +34,7 @@ async def _interruptible(work: Coroutine[Any, Any, T]) -> T:
     if task is None or signal.getsignal(signal.SIGINT) is not signal.SIG_DFL:
         return await work
     loop.add_signal_handler(signal.SIGINT, task.cancel)
-    # takes effect at once, even while the loop is blocked, for example by a full pipe
+    # this handler takes effect at once, even while the loop is blocked, for example by a full pipe
     signal.signal(signal.SIGINT, _end_at_the_next)
     try:
         return await work

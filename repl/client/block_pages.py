@@ -81,6 +81,6 @@ def checked_rows(body: memoryview) -> Rows | None:
     if not good.all():
         bad = int(good.argmin())
         end = starts[bad] + BLOCK_BYTES + int(headers["body_bytes"][bad])
-        block.decode(body[starts[bad] : end])  # raises the error of this block, if the block alone is invalid
+        block.decode(body[starts[bad] : end])  # if the block alone is invalid, decoding raises its own error
         raise BadBody(f"the block of VLSN {firsts[bad]} does not follow on the one before it")
     return rows

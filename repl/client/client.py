@@ -124,7 +124,7 @@ class Client(Reads[V], Generic[V]):
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LAST_ANSWERS_S):
                         await producer.last_answers()
-            finally:  # even after a cancel: the steps below take only a few turns of the event loop
+            finally:  # these steps also run after a cancel, because they take only a few turns of the event loop
                 producer.close()
                 self._endpoints.close()
                 tasks = [self._task, *self._consuming]

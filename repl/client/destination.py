@@ -273,7 +273,8 @@ class Destination:
                 try:
                     vlsns = np.unique(np.concatenate(gathered.columns))
                     for at in range(0, len(vlsns), ACKS_MAX):
-                        some = cast(Sequence[int], vlsns[at : at + ACKS_MAX])  # an array serves as one
+                        # an array can stand in for a sequence here
+                        some = cast(Sequence[int], vlsns[at : at + ACKS_MAX])
                         await self._destinations.ack(self.name, some, uuid)
                 except Exception as error:
                     gathered.told.set_exception(error)
@@ -283,7 +284,7 @@ class Destination:
         finally:
             for each in (self._calling, *self._gathered.values()):
                 if each is not None:
-                    each.told.cancel()  # this task was cancelled; a future that is already complete stays as it is
+                    each.told.cancel()  # this task was cancelled; a future that is already complete does not change
             self._gathered, self._calling, self._sending = {}, None, None
 
 

@@ -143,7 +143,7 @@ class Producer:
             group.fail(error)
         self._refused.clear()
         self.queue.close(error)
-        self.queue.work.set()  # wakes the task that waits for work, so that it sees the end
+        self.queue.work.set()  # wakes the task that waits for work, so that the task ends
         self._settle()
 
     def close(self) -> None:
@@ -343,7 +343,7 @@ class Producer:
                     raise self._fault
                 await channel.deliver(self._take)
         finally:
-            self._waking.wake_all()  # also after a cancel, because these appends are acknowledged
+            self._waking.wake_all()  # the waiters wake also after a cancel, because their appends are acknowledged
 
     def _take(self, message: bytes) -> bool:
         """Processes the answers in one message from the node. Returns True once all waiters of the answered groups

@@ -167,7 +167,7 @@ class Reader:
                     raise self._lagging(end or 0, durable)
             place = place.after(page)
             yield _until(page, end)
-            if moved:  # the time that the caller uses for a page does not count
+            if moved:  # the time that the caller uses for a page does not count for the deadline
                 deadline = loop.time() + self._give_up_s
 
     def _lagging(self, end: int, durable: int) -> TooFarBehind:
@@ -211,7 +211,8 @@ class Reader:
         """Waits for the page at ``place``, through the loss of any node. Returns None if the node that answered had
         nothing new for ``FOLLOW_WAIT_S``. Raises the same errors as ``follow``."""
         if (place.vlsn or 0) > consistency.at_least:
-            consistency = replace(consistency, at_least=0)  # ``at_least`` is not needed: the place is past it
+            # ``at_least`` is not needed, because the reader's place is past that VLSN
+            consistency = replace(consistency, at_least=0)
         page = await self._page(place, self._asking(consistency), _Wanted(FOLLOW_WAIT_S, all_kinds, keys), inf)
         if page.next_vlsn != place.vlsn:
             return page

@@ -198,7 +198,7 @@ def plan_of(batch: Batch, placed: SinkAt | None, reset: int | bool = False) -> P
         return Plan(placed.at, former=state.former)
     if state.total != batch.total:
         raise changed(batch, placed, f"it had {state.total} rows when its first part was logged, and has {batch.total}")
-    first = state.first or placed.at - state.rows  # for one part, the rows are right before their COMMIT
+    first = state.first or placed.at - state.rows  # if one part is logged, its rows are right before their COMMIT
     return Plan(placed.at, state.part, state.rows, first, state.digest, state.former)
 
 

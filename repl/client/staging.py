@@ -121,7 +121,7 @@ class Stages:
 
     async def check_level(self) -> None:
         """Checks the group's level. Raises ``WrongVersion`` if that level has no transactions."""
-        self.calls.left()  # looks for the master again, because its answer contains the level
+        self.calls.left()  # looks for the master again, because the master's answer contains the level
         await self.calls.at_master(_ask_nothing, again=True)
         if (level := self.endpoints.level) < TRANSACTIONS:
             raise WrongVersion(

@@ -155,7 +155,7 @@ class SyncClient(Generic[V]):
         _of_parents.append(self._loop)
         self._loop = None
         self._gone = FORKED
-        # a new lock, because a thread of the parent may have held the old one
+        # a new lock is needed, because a thread of the parent process may hold the old one
         self._beginning = threading.Lock()
 
     def _pages(self, pages: AsyncGenerator[Page, None]) -> Generator[Page, None]:
@@ -181,7 +181,8 @@ class SyncClient(Generic[V]):
                 raise LogClosed("the client was closed by another thread") from None
             raise
         except BaseException:
-            future.cancel()  # Ctrl-C came in the waiting thread; if the work has failed by itself, this does nothing
+            # Ctrl-C came in the waiting thread; if the work has already failed by itself, the cancel does nothing
+            future.cancel()
             raise
 
     _run = run

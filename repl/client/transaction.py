@@ -349,7 +349,7 @@ class Transaction(Generic[V]):
             try:
                 return msgspec.structs.replace(await self._answer.wait(), duplicate=True)
             except VlsnLogError:
-                pass  # the first message has timed out, so it is sent again under the same name
+                pass  # the first message has timed out, so the transaction is sent again under the same name
         queue, sets = self._producer.queue, b""
         if self._consumers:
             sets = msgspec.json.encode({"positions": self._changes()})

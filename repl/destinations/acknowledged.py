@@ -134,7 +134,7 @@ class Acknowledged:
         if taken.intervals > self.intervals_left:
             known = self.table().done.union(self._noted)
             if known.union(taken).intervals > known.intervals:
-                return VlsnSet()  # the remaining room is for acknowledgements
+                return VlsnSet()  # the remaining intervals are kept free for acknowledgements
         self._skipped = []
         self.add(taken)
         return taken

@@ -1,15 +1,15 @@
 """The messages of ``WS /v1/destinations/{name}/consume``: a header of eight bytes, and a body.
 
-0   3    4      8
-|VLD|kind|number| body …
-worker ─► node    C   credit: the node may send ``number`` more messages
-                  K   acknowledges the VLSNs in the body, a packed set; ``number`` identifies this acknowledgement
-                  R   returns the VLSNs in the body unread: their delivery uses no attempt
-node ─► worker    H   the uuid of the destination; sent after the worker's first message
-                  M   messages, as columns (``message_batch``); an empty M shows that the node is the master
-                  A   acknowledgements that are durable: the ``number`` of each, as u32
-                  F   the acknowledgement ``number`` failed; the body is a problem document
-                  E   the end of the stream; the body is a problem document
+    0   3    4      8
+    |VLD|kind|number| body …
+    worker ─► node    C   credit: the node may send ``number`` more messages
+                      K   acknowledges the VLSNs in the body, a packed set; ``number`` identifies this acknowledgement
+                      R   returns the VLSNs in the body unread: their delivery uses no attempt
+    node ─► worker    H   the uuid of the destination; sent after the worker's first message
+                      M   messages, as columns (``message_batch``); an empty M shows that the node is the master
+                      A   acknowledgements that are durable: the ``number`` of each, as u32
+                      F   the acknowledgement ``number`` failed; the body is a problem document
+                      E   the end of the stream; the body is a problem document
 
 ``number`` is a u32, little-endian. The worker sends the first message.
 """

@@ -94,7 +94,7 @@ class Consuming:
         finally:
             self._worker.recall(self._handed.answers)
             self._handed.leave()
-            self._out.clear()  # the functions in this queue refer to this object: a cycle
+            self._out.clear()  # the functions in this queue refer to this object, which is a cycle
 
     # Receiving.
 

@@ -177,7 +177,7 @@ class Delivery:
         while True:
             self._check()
             if self._is_barren() and self._barren_until < deadline and not self._out.table.has_keys_of(owner):
-                await self._waiters.wait(self._barren_until)  # another call has just searched, for all calls
+                await self._waiters.wait(self._barren_until)  # another call has just searched on behalf of all calls
                 continue
             async with self._lock:
                 if await room.wait(max(deadline, loop.time() + LOOK_S)):
@@ -229,7 +229,7 @@ class Delivery:
             most = 1
         if len(self._waiting_keys) and self._out.table.has_keys_of(owner):
             own = self._waiting_keys.first_but(self._out.table.keys_of_others(owner)[0])
-            # the messages wait only for keys that this owner has, so for other owners nothing has changed
+            # these messages wait for keys that only this owner has, so for other owners nothing has changed
             if own is not None:
                 barren_until = self._barren_until
                 self._rewind(own)
@@ -271,7 +271,7 @@ class Delivery:
         window = await self._windows.at(at)
         self._check()
         if self.acks.since != since:
-            found.clear()  # these messages were found before the destination was moved
+            found.clear()  # the messages were found before the destination was moved
             return True
         if self._at != at:
             # A message that has come back meanwhile may be earlier than those found, and have one of their keys.

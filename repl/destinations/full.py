@@ -435,7 +435,7 @@ class FullPolicies(Generic[A]):
                 await asyncio.sleep(COUNT_AGAIN_S)
                 continue
             if policy.depth is not depth:
-                return  # the destination was moved meanwhile, so another count has begun
+                return  # the destination was moved meanwhile, so another count of its messages has begun
             if not page.data:
                 policy.counted = True
                 self._catch_up(policy)
@@ -459,7 +459,7 @@ class FullPolicies(Generic[A]):
             at = depth.counted_to + 1
             found = await pages.sizes(policy.delivery.uuid, at)
             if found.next_vlsn <= at:
-                depth.counted_to = first - 1  # no page has further messages
+                depth.counted_to = first - 1  # no page of the destination has further messages
                 return
             depth.add_sizes(found.vlsns, found.sizes, min(int(found.next_vlsn), first) - 1)
             depth.let_go(policy.delivery.acks.has)

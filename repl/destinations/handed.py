@@ -66,7 +66,7 @@ class Handed:
     async def send(self, holder: Holder, sending: Coroutine[Any, Any, object]) -> None:
         self._sending[holder] = asyncio.get_running_loop().time(), asyncio.timeout(None)
         try:
-            # the timeout refers to this task; if this frame referred to the timeout, there would be a cycle
+            # the timeout refers to this task; if the task's frame referred to the timeout, there would be a cycle
             async with self._sending[holder][1]:
                 await sending
         except TimeoutError:

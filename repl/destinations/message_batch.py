@@ -160,7 +160,7 @@ class Taken(NamedTuple):
         vlsns, tried = self.vlsns.tolist(), self.attempts
         attempts = [tried.get(vlsn, 1) for vlsn in vlsns] if tried else [1] * len(vlsns)
         keys, values = self.keys_and_values()
-        # the iterator of keys may be endless
+        # the iterator of keys may be endless, so lengths are not compared
         return list(zip(vlsns, attempts, self.times.tolist(), keys, values, strict=False))
 
 

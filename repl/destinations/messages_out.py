@@ -170,7 +170,7 @@ class MessagesOut:
 
     def shorten(self, deadline: float) -> None:
         """Moves every later deadline to ``deadline``."""
-        for answer in self._answers.values():  # the order by deadline does not change
+        for answer in self._answers.values():  # all deadlines are shortened alike, so their order does not change
             answer.deadline = min(answer.deadline, deadline)
 
     def late(self, now_s: float) -> I64:

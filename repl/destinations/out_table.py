@@ -195,7 +195,7 @@ class OutTable:
         if len(lows) == 1:
             together = slice(int(lows[0]), int(highs[0]))
             if live[together].all():
-                return self._removed(together)  # the usual case: an acknowledgement in order
+                return self._removed(together)  # acknowledgements in order are the usual case
             rows = np.arange(lows[0], highs[0])
         else:
             sizes = highs - lows

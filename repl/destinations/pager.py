@@ -475,7 +475,7 @@ class Pager:
 
             contents = await self.on_pages(put_aside)
             if contents is not None and not contents.fault and await self.on_pages(lambda: disk.exists(plain)):
-                return  # the read failed, but the page may be sound
+                return  # only this read failed; the page itself may be intact
             kept, lost = readable(row, contents)
             pages = await self.put(store, subscription, kept) if kept else {}
             await self._write([change := store.replaced(number, pages, [lost] if lost[0] <= lost[1] else [])])

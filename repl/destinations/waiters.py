@@ -29,7 +29,7 @@ class Waiters:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.wake()  # a cancelled call wakes the next one in its place
+                self.wake()  # a cancelled call wakes the next waiting call in its place
             raise
         finally:
             timer.cancel()

@@ -107,7 +107,7 @@ class Electing:
                 if not self._door.locked() and not self._rests():
                     async with (
                         self._door
-                    ):  # acquired at once; if this task ends, all tasks that wait for the door end as well
+                    ):  # the lock is acquired at once; if this task ends, all tasks that wait for the door end as well
                         await self._tick()
         finally:
             for task in self._tasks:
@@ -260,7 +260,7 @@ class Electing:
             if isinstance(action, Store):
                 await self._store(action)
             else:
-                self.leads = found.term  # the calling role stops by itself
+                self.leads = found.term  # the role that called this method stops by itself
         return True
 
     async def become_another(self) -> None:

@@ -273,7 +273,7 @@ class Election:
         if reply.term > self.term and not (reply.pre and reply.granted):
             return self._rise(Term(reply.term), f"{reply.sender} has stored term {reply.term}")
         if reply.granted and not reply.pre and reply.term != self.term:
-            return []  # a late vote of an earlier term: in this term the voter may vote for another node
+            return []  # this is a late vote of an earlier term: in this term the voter may vote for another node
         wanted = {Role.ASKING: True, Role.STANDING: False}.get(self.role)
         if wanted is None or reply.pre is not wanted:
             return []

@@ -72,7 +72,7 @@ class Committer:
     def open(self) -> Manifest | None:
         """Locks the target, and gives committed files their final names. Returns the last manifest. Raises ``Fenced``
         if another exporter holds the target, and ``BadTarget`` if the target has other contents."""
-        self.begun()  # checked before the lock, because the lock itself is a file
+        self.begun()  # the target is checked before the lock is taken, because the lock itself is a file
         self._target.lock()
         try:
             self._catch_up()

@@ -135,7 +135,8 @@ class _Export:
         self._committer = Committer(target, self._exporter, SystemClock().wall_us)
 
     def run(self) -> Manifest | None:
-        begin = self._begin()  # before the target is created, so that an unreadable source leaves no target
+        # the begin is read before the target is created, so that an unreadable source leaves no target
+        begin = self._begin()
         if not self._committer.begun() and self._end() < begin and not self._request.continuous:
             return None
         held = self._committer.open()

@@ -124,7 +124,7 @@ class Following(Role):
             self._stopped(error)
             if isinstance(error, _Again):
                 raise
-            raise Unreachable(str(error)) from error  # the master's condition says nothing about this node's condition
+            raise Unreachable(str(error)) from error  # a fault of the master says nothing about this node's own log
         self.master = master = NodeName(answer.name)
         feed = self.feed = ReplicaFeed(
             log=self.log,

@@ -78,7 +78,8 @@ class Returning(Role):
                 done |= ended
                 refused = _refused(done, asked)
                 if any(isinstance(error, NotListed) for error in refused.values()) and not self._is_unlisted:
-                    self._say(refused)  # reported at once, because other members may stay silent for long
+                    # the refusal is reported at once, because other members may stay silent for long
+                    self._say(refused)
         finally:
             for task in asked:
                 task.cancel()

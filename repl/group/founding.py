@@ -60,8 +60,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     wants_group: bool = False
     """True if the sender's log has lost its newest GROUP entry (``lost_group``)."""
     levels: Levels = LEVEL_1
-    """The levels that the sender speaks. If that is only level 1, the field is left out, because a release without
-    levels would refuse it."""
+    """The levels that the sender speaks. The field is left out if the sender speaks only level 1, because a release
+    without levels does not know the field."""
     keys: KeyIds = []  # msgspec copies it
     """The IDs of the keys that the sender accepts. The first is the ID of the key with which the sender signs."""
 

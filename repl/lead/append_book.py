@@ -208,7 +208,7 @@ class AppendBook:
         if durable > self.durable:
             self.durable = durable
             try:
-                # before the answers: a linearizable read at any node must show an append that was answered
+                # this comes before the answers, because a linearizable read at any node must show an answered append
                 self._on_durable(durable)
             finally:
                 if self._majority:
@@ -239,7 +239,7 @@ class AppendBook:
         while queue and queue[0].last <= upto:
             append = queue.popleft()
             if append.last > count_at:
-                # Counted once for all appends up to the first VLSN at which one of the nodes stops.
+                # The nodes are counted once for all appends up to the first VLSN at which one of the nodes stops.
                 count = synced_count(self.synced, self.electable, append.last)
                 count_at = min([at for at in self.synced.values() if at >= append.last], default=append.last)
             self._seconds.add(now - append.since)

@@ -48,7 +48,7 @@ class HandingOver:
         except TimeoutError:
             self._takes_back()
             raise Unreachable(f"{self._lead.heir} has not taken over within {HAND_OVER_S} s") from None
-        except BaseException:  # also for a cancelled caller
+        except BaseException:  # also if the caller was cancelled
             self._takes_back()
             raise
         finally:
@@ -66,7 +66,7 @@ class HandingOver:
         self._lead.holds_back = True
         name = self._lead.heir = NodeName(feeder.replica)
         member.event("hands_over", to=name, term=self._lead.term)
-        # before the request to the successor, because its voters ask this node to confirm
+        # announced before the successor is asked, because the successor's voters ask this node to confirm
         self._lead.opened.announced = self._lead.term, name
         await ask_to_stand(member, name, self._lead.term)
         await self._over.wait()

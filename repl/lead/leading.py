@@ -132,7 +132,7 @@ class Leading(Tenure):
                 values.append(CommitEntry(set=Settings(level=self._founds.level)).encode())
         log.append_entries(kinds, values, settle(sealed))
         if self._founds is not None:
-            await sealed  # once sealed, the founding block defines the group
+            await sealed  # the founding block, once sealed, defines the group
         self.holds.lead(log.view.history.group)
         self.changes.follow()
         self.book.note(self.own, log.view.range.last_sync)

@@ -57,7 +57,7 @@ class ProduceRoutes:
 
     async def produce(self, request: Request) -> Response | Upgrade:
         query.only(request.query, _KNOWN)
-        # the types that the client will send: this node supports all of them
+        # ``types`` names the message types that the client will send; this node supports all of them
         query.whole(request.query, "types", None, 1, TYPES_MAX)
         if not self._appends.member.is_master():
             return redirect(self._appends.member, request)
@@ -233,7 +233,7 @@ class _Producer:
             self._refused = (id, bare(error))
             self._take_back(id)
         first, why = self._refused
-        if id > first and error.retry_safe:  # nothing of the request is logged
+        if id > first and error.retry_safe:  # the refused request is certainly not logged
             return refused_answer(id, problem.document(why, after=first))
         return refused_answer(id, problem.document(error))
 
@@ -320,4 +320,4 @@ class _Producer:
             self._release(slot)
             if slot.pending is not None and not slot.answer:
                 slot.pending.expire()
-        self._slots.clear()  # each slot refers to its producer
+        self._slots.clear()  # each slot refers to its producer, which is a cycle

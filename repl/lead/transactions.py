@@ -169,7 +169,7 @@ class Transactions:
         self._rewind(stage, after, rewinds)
         if after is not None and after != stage.entries:
             if after + part.count == stage.entries:
-                return stage.entries  # this is the last call, sent again
+                return stage.entries  # the client's last call was sent again
             raise BadArgument(f"after={after}: {stage.entries} entries are staged")
         self._admission.check_size(stage.entries + part.count + 1, stage.bytes + _bytes_in_block(part))
         self._staged.take(_memory_of(part))
@@ -205,7 +205,7 @@ class Transactions:
         self._touch(stage)
         self._rewind(stage, after, rewinds)
         if name is None:
-            born = handle.born if stage.closed else NUMBER_MAX  # the first commit of this transaction that is submitted
+            born = handle.born if stage.closed else NUMBER_MAX  # this commit was never submitted before
         submission = Transaction(tuple(stage.parts), puts.entry() if puts is not None else b"", own)
 
         def answered(result: Appended | VlsnLogError) -> None:

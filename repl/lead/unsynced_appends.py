@@ -49,7 +49,7 @@ class UnsyncedAppends:
         self.used = True
         append.promised = durability
         if durability.local != "sync":
-            append.durability = Durability.WRITE_NO_SYNC  # the writer handles all appends in their order
+            append.durability = Durability.WRITE_NO_SYNC  # the writer handles all appends of the log in their order
 
     def sealed(self, pendings: list[Pending]) -> list[Pending]:
         """Keeps those sealed appends that request less than a sync, and returns the other appends."""

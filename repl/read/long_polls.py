@@ -153,7 +153,7 @@ class LongPolls:
             if not audience.readers and audience.task is not None:
                 self._close(audience)
                 audience.task.cancel()
-                audience.task = None  # otherwise the task and the audience would refer to each other
+                audience.task = None  # otherwise task and audience would refer to each other
 
     async def get(self, wanted: Wanted, wait_s: float = 0.0) -> Page:
         """Returns the next page for ``wanted``. If ``wanted.wait`` is set, returns an empty page after ``wait_s``
@@ -191,7 +191,7 @@ class LongPolls:
                 next_vlsn = entries.entries[count].vlsn
                 term = reads.term_before(next_vlsn)
             page = Page(wanted.form, data, next_vlsn, entries.durable, term)
-        if wanted.after_term:  # a second check, because the read may have used more of the log
+        if wanted.after_term:  # checked a second time, because the read may have used more of the log
             reads_of(self._member).check_place(wanted.after_vlsn, wanted.after_term)
         return page
 
@@ -224,7 +224,7 @@ class LongPolls:
                 awaited = page.next_vlsn if page.next_vlsn != audience.wanted.from_vlsn else page.durable + 1
                 self._move(audience, page.next_vlsn)
                 if awaited <= page.durable:
-                    # without this, a reader that catches up from memory would never let other tasks run
+                    # without this sleep, a reader that catches up from memory would never let other tasks run
                     await asyncio.sleep(0)
         except VlsnLogError as error:
             await self._deliver(audience, error)

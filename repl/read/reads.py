@@ -162,7 +162,8 @@ class Reads:
                 looked += LOOK_BYTES_AT_ONCE
                 if looked >= LOOK_BYTES_MAX:
                     return EntryPage([], at, durable, self.term_before(at))
-                await asyncio.sleep(0)  # keys in memory are compared on the event loop, so let other tasks run
+                # filtering blocks in memory takes time on the event loop, so let other tasks run
+                await asyncio.sleep(0)
 
     async def blocks(self, from_vlsn: int | None, *, bytes_max: int) -> BlockPage:
         at = self._start(from_vlsn)

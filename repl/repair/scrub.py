@@ -87,7 +87,7 @@ class Scrub:
             try:
                 await self._segment(done)
             except Damaged:
-                self.found += 1  # the offload has reported the damage
+                self.found += 1  # the worker thread has reported the damage already
             except OSError as error:
                 if done in self._log.view.segments():
                     self._member.event("scrub.unreadable", segment=done, why=str(error))

@@ -1,8 +1,8 @@
 """Finds the group of the sources by the unique name of its log, since several groups may have the same name.
 
-http://a:1   'demo' founded as 9f1c04aa52b0e371-1     from a node's status, or from a directory's first entry
-http://b:1   'demo' founded as 04d2c7714be09a55-1     refused together with the first, or if the first is expected
-data/old     'demo'                                   of an earlier version: it fits any group of that name
+    http://a:1   'demo' founded as 9f1c04aa52b0e371-1     from a node's status, or from a directory's first entry
+    http://b:1   'demo' founded as 04d2c7714be09a55-1     refused together with the first, or if the first is expected
+    data/old     'demo'                                   of an earlier version: it fits any group of that name
 
 Sources of different groups in one load are refused.
 """

@@ -140,7 +140,7 @@ class Layout:
         low, bound = self._search(first, min(NEAR_BYTES, target_bytes // 8))
         block = self._probe(low + target_bytes) if low + target_bytes < self.total else None
         if block is not None and block.first_vlsn <= first:
-            block = self._probe(bound)  # a block larger than all requested bytes
+            block = self._probe(bound)  # one block is larger than all requested bytes
         return min(block.first_vlsn, last + 1) if block is not None and block.first_vlsn > first else last + 1
 
     def holding(self, vlsn: int) -> Piece:

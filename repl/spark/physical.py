@@ -188,6 +188,6 @@ def _damaged(buf: Buffer, offsets: list[int], part: Part, node: str) -> Any:
             header = decode_header(memoryview(buf), offset + FRAME_BYTES)
             row |= {"vlsn": header.first_vlsn, "term": header.term, "time": header.clock_us}
         except BadBody:
-            pass  # the header cannot be trusted, so it adds no row values
+            pass  # a header that cannot be trusted gives no VLSN
         rows.append(row)
     return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)

@@ -115,10 +115,10 @@ class RemoteDirectory(DirectorySource):
         return Mappings()  # LMDB opens local files only
 
     def modified_us(self, part: Part) -> int:
-        return 0  # not known: each store reports times in its own way
+        return 0  # a file's time is not known here, because each store reports times in its own way
 
     def sizes(self) -> Sizes:
-        return Sizes()  # not known: a store does not report disk blocks
+        return Sizes()  # the space on disk is not known here, because a store does not report disk blocks
 
     def stated(self, *, live: bool) -> Stated:
         disk = self.disk()

@@ -41,7 +41,7 @@ def vlsn_at(layout: Layout, time_us: int) -> int:
         try:
             return min(int(StoppedLog(PosixDisk(), LmdbStores(), source.path).at_time(time_us)), layout.end + 1)
         except LogInUse:
-            pass  # only the node itself may open its index; its segments can be read
+            pass  # only the node itself may open its index; the segments can be read without it
     return _looked_for(layout, time_us)
 
 

@@ -58,12 +58,13 @@ class SocketPipe:
 
 def main(fd: int, parent: int) -> int:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # the node ended before prctl
+    if os.getppid() != parent:  # the node's process ended before prctl took effect
         return 2
     inherited = os.getpriority(os.PRIO_PROCESS, 0)
     os.setpriority(os.PRIO_PROCESS, 0, max(NICENESS, min(inherited + NICENESS, NICENESS_LOWEST)))
     _below_a_real_time_node()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C goes to the node, which stops its children
+    # a terminal's Ctrl-C also reaches the node, which stops its children in order
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     pipe = SocketPipe(socket.socket(fileno=fd))
 
     from repl.cdc import messages

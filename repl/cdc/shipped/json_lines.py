@@ -146,7 +146,7 @@ class JsonLines(FileConsumer):
                 file.close()
                 self._folder.remove(name)
                 continue
-            if found.torn:  # rewritten as a new file, because any bytes may follow the complete lines
+            if found.torn:  # the file is rewritten as a new one, because any bytes may follow the complete lines
                 part = name.removesuffix(OPEN) + PART
                 self._folder.write(part, _pieces(file, found.size))
                 file.close()

@@ -35,7 +35,8 @@ class Overdue:
             self.check()
             try:
                 yield
-            except BaseException as error:  # stored before the lock is released, so that the thread sees it
+            # the error is stored before the lock is released, so that the thread sees it
+            except BaseException as error:
                 self._fault = error
                 raise
 
@@ -49,5 +50,5 @@ class Overdue:
                 if self._fault is None:
                     try:
                         self._act()
-                    except Exception as error:  # raised later, on the consumer's own thread
+                    except Exception as error:  # the error is raised later, on the consumer's own thread
                         self._fault = error

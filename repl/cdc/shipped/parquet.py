@@ -64,7 +64,7 @@ class ParquetFiles(FileConsumer):
             state = self._folder.published
             if state is None or state.next == self._told:
                 return False
-            self._told = state.next  # the thread may have closed a file by its age since the last call
+            self._told = state.next  # the thread may have closed a file by its age since the last call of the consumer
             return state.next
 
     def stop(self) -> None:
@@ -75,7 +75,7 @@ class ParquetFiles(FileConsumer):
             self._publish()
         self._folder.close()
 
-    # The file that is being written.
+    # The unfinished file.
 
     def _add(self, event: CdcEvent) -> None:
         if self._first is None:
