@@ -1,13 +1,13 @@
-"""The replicated log: node, group, HTTP, command line, client, audit.
+"""A replicated log: node, group, HTTP, command line, client, audit.
 
 from repl import connect, connect_sync
 
-The package also has the errors that its calls raise: ``from repl import NotMaster, OutcomeUnknown``.
+The package also exports the errors that its calls raise: ``from repl import NotMaster, OutcomeUnknown``.
 """
 
 from __future__ import annotations
 
-# type checkers take this name for true; importing `typing` would take most of the time before the command starts
+# type checkers assume that this name is true; importing `typing` would take most of the time before a command starts
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -111,7 +111,7 @@ _FROM = {
 
 
 def __getattr__(name: str) -> Any:
-    # Imported on first use, so that the command line starts without aiohttp and NumPy.
+    # imported on first use, so that the command line starts without aiohttp and NumPy
     from importlib import import_module
 
     from vlsn.errors import classes

@@ -1,4 +1,4 @@
-"""Makes tables as lines of text. Each column is as wide as its widest cell, with two spaces between columns."""
+"""Formats tables as lines of text. Each column is as wide as its widest cell, with two spaces between columns."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ GAP = "  "
 
 
 def aligned(columns: Sequence[Sequence[str]], *, right: Collection[str] = ()) -> list[str]:
-    """Returns one line for each row. Each of ``columns`` begins with its name. Columns of numbers, and the columns
+    """Returns one line for each row. The first cell of each column is its name. Columns of numbers, and the columns
     named in ``right``, are aligned to the right."""
     cells = [_column(column, right=column[0] in right or _are_numbers(column[1:])) for column in columns]
     return [GAP.join(row).rstrip() for row in zip(*cells, strict=True)]
 
 
 def width(columns: Sequence[Sequence[str]]) -> int:
-    """Returns the width of the widest line."""
+    """Returns the width of the widest line of the table."""
     return sum(_width(column) for column in columns) + len(GAP) * (len(columns) - 1)
 
 

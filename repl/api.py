@@ -1,4 +1,4 @@
-"""Questions and answers of appends, reads and feeds, shared by a node, its gateway and the client library."""
+"""The data types of appends, reads and feeds, which a node, its HTTP handlers and the client library share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from vlsn.state.sinks import SinkState
 
 
 class Acks(StrEnum):
-    """Which nodes must have synced an append before the append is answered."""
+    """The members whose syncs an append waits for before it is answered."""
 
     NONE = "none"
     MAJORITY = "majority"
@@ -31,10 +31,10 @@ class Acks(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """How new a node's data must be for a read. ``linearizable``: the node has everything that was acknowledged
-    before the read was asked for. ``at_least``: the node has this VLSN durable; 0 asks for none. ``lag_max_s``: the
-    node has everything that was acknowledged ``lag_max_s`` seconds or longer before the read was asked for; None
-    allows any lag."""
+    """How new a node's data must be for a read. ``linearizable``: the node has every entry that was acknowledged before
+    the read was requested. ``at_least``: this VLSN is durable on the node; 0 requires none. ``lag_max_s``: the node has
+    every entry that was acknowledged ``lag_max_s`` seconds or longer before the read was requested; None allows any
+    lag."""
 
     linearizable: bool = False
     at_least: int = 0
@@ -42,17 +42,17 @@ class Freshness:
 
 
 ANY = Freshness()
-"""Any node may answer the read."""
+"""Requires nothing: any node may answer the read."""
 LINEARIZABLE = Freshness(linearizable=True)
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
     """The answer to an acknowledged append.
 
-    ``durable``: a majority of the nodes had synced the append. ``synced``: how many nodes had synced the append, the
-    master included. ``duplicate``: the same append was in the log already; the VLSNs and the term are those of the
-    original. ``durability``: the durability at which the append was answered. While ``durable`` is false, the master
-    held the append as ``durability.local`` says, and the replicas that ``acks`` counts held it as
+    ``durable``: a majority of the nodes had synced the append. ``synced``: the number of nodes that had synced the
+    append, the master included. ``duplicate``: the same append was in the log already; the VLSNs and the term are those
+    of the original. ``durability``: the durability at which the append was answered. While ``durable`` is false, the
+    master has stored the append as ``durability.local`` says, and the replicas that ``acks`` requires have stored it as
     ``durability.replica`` says.
     """
 
@@ -66,7 +66,7 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
     durability: GroupDurability = SYNCED
 
     def document(self) -> bytes:
-        """Makes the JSON document that the HTTP API answers."""
+        """Returns the JSON document with which the HTTP API answers."""
         held = self.durability
         return b'{"first":%d,"last":%d,"term":%d,"durable":%s,"synced":%d,"acks":"%s","durability":%s%s}' % (
             self.first,
@@ -89,27 +89,28 @@ class Pending(Protocol):
 
     @property
     def doubt(self) -> asyncio.Future[None] | None:
-        """A future that is done once the node has decided whether this append is refused; None if that is decided at
-        once. The sender's later appends wait for this future, because a refusal of this append refuses them, too."""
+        """A future that completes once the node has decided whether to refuse this append, or None if that is decided
+        at once. The sender's later appends wait for this future, because a refusal of this append refuses them, too."""
         ...
 
     def expire(self) -> None:
-        """Expires the append: calls ``done`` with ``OutcomeUnknown``, unless it was called before.
+        """Ends the wait for the append: calls ``done`` with ``OutcomeUnknown``, unless ``done`` was called before.
 
-        An append that is still queued and not sealed may be dropped and answered with a safer error.
+        An append that is queued and not sealed may be dropped. A dropped append is answered with an error after which
+        it is safe to send the append again.
         """
         ...
 
     def take_back(self) -> None:
-        """Takes the append back, because the node refused an earlier append of the same sender. If nothing of this
-        append can be in the log yet, ``done`` is called now with ``NotMaster``. Otherwise the append goes on as
+        """Cancels the append, because the node refused an earlier append of the same sender. If this append cannot
+        be in the log yet, ``done`` is called now with ``NotMaster``. An append that may be in the log continues as
         usual."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class EntryPage:
-    """Entries in ascending order of VLSN, and the VLSN ``next_vlsn`` where the next read starts. ``term`` is the term
+    """Entries in ascending order of VLSN. ``next_vlsn`` is the VLSN at which the next read starts. ``term`` is the term
     of the VLSN before ``next_vlsn``, or 0 if that term is not known."""
 
     entries: list[Entry]
@@ -129,8 +130,8 @@ class BlockPage:
 
 @dataclass(frozen=True, slots=True)
 class ProducerAt:
-    """A producer's submissions in the log up to VLSN ``durable``. The log remembers every producer that has a
-    submission after VLSN ``forgotten_to``."""
+    """A producer's submissions in the log up to VLSN ``durable``. The log remembers every producer with a submission
+    after VLSN ``forgotten_to``."""
 
     place: ProducerPlace
     durable: int
@@ -140,8 +141,8 @@ class ProducerAt:
 class Handle(NamedTuple):
     """The name of an open transaction: ``t-<id>-<born>-<term>``.
 
-    ``id`` names the transaction's commit in the log. ``born`` is a VLSN that was durable when the transaction began.
-    ``term`` is the term of the master that has the transaction's entries.
+    ``id`` identifies the transaction's commit in the log. ``born`` is a VLSN that was durable when the transaction
+    began. ``term`` is the term of the master that has the transaction's entries.
     """
 
     id: int
@@ -168,19 +169,19 @@ _HANDLE = re.compile(r"t-([0-9a-f]{16})-(0|[1-9][0-9]{0,18})-([1-9][0-9]{0,18})\
 
 @dataclass(slots=True, eq=False)
 class Puts:
-    """The names of the small state that a COMMIT sets, each with its new JSON value, or with None to delete the name.
-    ``expects`` maps some names to the VLSN of the COMMIT that must have set the name last, or to 0 for a name that must
-    not be set. If another COMMIT has set such a name, nothing is logged."""
+    """The names that a COMMIT sets in the small state (named values in the log), each with its new JSON value; None
+    deletes the name. ``expects`` maps some names to the VLSN of the COMMIT that must have set the name last; 0 means
+    that the name must not be set yet. If another COMMIT has set one of these names since, nothing is logged."""
 
     values: Mapping[str, bytes | None]
     expects: Mapping[str, int] = field(default_factory=dict)
     acks: Mapping[str, AckNote] = field(default_factory=dict)
     """The acknowledgements that the COMMIT records, by the uuid of the destination."""
     unlogged: Callable[[], None] = lambda: None
-    """Is called if the queue drops the append that carries this COMMIT."""
+    """Called if the queue drops the append with this COMMIT."""
 
     def entry(self) -> bytes:
-        """Makes the value of the COMMIT entry. Raises ``BadBody`` if the COMMIT would be too large."""
+        """Returns the value of the COMMIT entry. Raises ``BadBody`` if the COMMIT would be too large."""
         null = msgspec.Raw(b"null")
         put = {name: msgspec.Raw(value) if value is not None else null for name, value in self.values.items()}
         return CommitEntry(put=put, acks=dict(self.acks)).encode()
@@ -189,10 +190,10 @@ class Puts:
 class ConsumerAt(msgspec.Struct, frozen=True):
     """A consumer's position, as a node reports it.
 
-    ``next`` is the VLSN that the consumer reads next, and ``term`` the term of the VLSN before ``next`` (0: not known).
-    ``at`` is the VLSN of the COMMIT that set the position, and ``by`` the name of that change. ``lag_vlsns`` counts the
-    durable VLSNs from the user's next entry on, and ``lag_s`` the seconds since that entry; each is None if this node
-    cannot say.
+    ``next`` is the VLSN that the consumer reads next, and ``term`` is the term of the VLSN before ``next`` (0: not
+    known). ``at`` is the VLSN of the COMMIT that set the position, and ``by`` is the name of that change. ``lag_vlsns``
+    counts the durable VLSNs from the consumer's next DATA entry on, and ``lag_s`` is that entry's age in seconds. A lag
+    is None if this node does not know it.
     """
 
     name: str
@@ -205,15 +206,15 @@ class ConsumerAt(msgspec.Struct, frozen=True):
 
 
 class ConsumerChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A new position that a caller asks for. ``at`` is the VLSN of the COMMIT that set the position which the caller
-    replaces: 0 if the consumer must have no position yet, None to replace any position."""
+    """A new position for a consumer. ``at`` is the VLSN of the COMMIT that set the position to be replaced. 0 means
+    that the consumer must have no position yet; None replaces any position."""
 
     next: int
     at: int | None = None
     by: str = ""
     term: int = 0
-    """The term of the VLSN before ``next``, if the position is in another group's log. For the group's own log the node
-    finds the term."""
+    """The term of the VLSN before ``next``. The caller sets ``term`` only for a position in another group's log; for
+    its own log the node finds the term."""
 
 
 class SinkAt(msgspec.Struct, frozen=True):
@@ -225,8 +226,8 @@ class SinkAt(msgspec.Struct, frozen=True):
 
 
 class SinkChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A new state that the commit of a part sets. ``at`` is the VLSN of the COMMIT that set the state which this change
-    replaces, or 0 if the sink must have no state yet."""
+    """A new state of a sink, which the commit of a part sets. ``at`` is the VLSN of the COMMIT that set the state to be
+    replaced, or 0 if the sink must have no state yet."""
 
     state: SinkState
     at: int
@@ -240,8 +241,8 @@ class CommitSets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A run of VLSNs that ends before ``next`` and takes about ``bytes`` bytes in segment files. ``term`` is the term
-    of the VLSN before ``next``."""
+    """Consecutive VLSNs up to ``next`` (exclusive), which take about ``bytes`` bytes in segment files. ``term`` is the
+    term of the VLSN before ``next``."""
 
     next: int
     term: int
@@ -249,8 +250,8 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class Spans(msgspec.Struct, frozen=True):
-    """Consecutive spans, with the first VLSN of the log (0 for an empty log) and the durable end, as one node knows
-    them."""
+    """Consecutive spans of the log. ``first`` is the log's first VLSN (0 for an empty log) and ``durable`` the durable
+    end, as far as the answering node knows."""
 
     first: int
     durable: int
@@ -259,8 +260,8 @@ class Spans(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class FeedHello:
-    """The headers of ``WS /v1/feed``, with which a replica asks a node for the feed. ``node`` and ``incarnation`` name
-    the replica; ``to`` and ``to_incarnation`` name the node that is asked."""
+    """The headers of ``WS /v1/feed``, with which a replica requests a feed from a node. ``node`` and ``incarnation``
+    identify the replica; ``to`` and ``to_incarnation`` identify the node that will send the feed."""
 
     group: str
     node: NodeName
@@ -275,8 +276,8 @@ class FeedHello:
 
 
 class DestinationChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"from_": "from"}):
-    """A new destination, or changes of an existing one. A field that is None keeps its value; in a new destination that
-    field gets its default."""
+    """A new destination, or changes of an existing one. A field that is None keeps its value; in a new destination it
+    gets its default."""
 
     prefix: str | None = None
     from_: int | str | None = None
@@ -295,5 +296,5 @@ class DestinationChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     redelivery_delay_s_max: float | None = None
     max_out: int | None = None
     uuid: str | None = None
-    """16 hex digits that name this creation of the destination. A request that is sent again with the same uuid creates
-    no second destination."""
+    """16 hex digits that identify this creation of the destination. A repeated request with the same uuid creates no
+    second destination."""

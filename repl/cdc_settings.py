@@ -4,8 +4,9 @@
     name = "orders"                          consumer = "shop.cdc:Orders"
     from = "start"                           options = { url = "postgresql:///shop" }
 
-The options of consumers that are part of vlsnlog (``SHIPPED``) are checked here as well, before a child starts. The
-child reads the options by the same classes, and checks what depends on its machine, such as a secret's file.
+The options of the consumers that are part of vlsnlog (``SHIPPED``) are checked here as well, before a child process
+starts. The child reads the options with the same classes, and checks what depends on its machine, such as a secret's
+file.
 
 Every error is a ``BadArgument`` that names the table, the setting, and what to write instead.
 """
@@ -31,9 +32,9 @@ T = TypeVar("T", bound=msgspec.Struct)
 Size = Callable[[str, str], int]
 """Parses a size such as ``64MiB``. The second argument is the name of the setting. Raises ``BadArgument``."""
 SIZES: Final = "_bytes"
-"""Settings with this text in their names may be written as ``64MiB``."""
+"""The names of settings that may be written as ``64MiB`` contain this text."""
 CONSUMERS_MAX: Final = 64
-"""The most CDC consumers of one node. Each consumer has a process of its own."""
+"""The most CDC consumers of one node. Each consumer runs in its own process."""
 NAME_MAX: Final = 32
 OPTIONS_BYTES_MAX: Final = 64 * 1024
 MEMORY_BYTES: Final = 512 * MIB
@@ -63,7 +64,7 @@ class CdcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     consumer: str
     """``module:Class``, which the child imports, or the name of an entry point of the group ``vlsnlog.cdc``."""
     run_on: str = "node"
-    """``node``: the consumer runs on each node that has these settings, each with its own position. ``master``: one
+    """``node``: the consumer runs on each node that has these settings, each with a separate position. ``master``: one
     consumer runs in the group."""
     from_: str | int = msgspec.field(default="start", name="from")
     """Where a consumer without a position begins: a VLSN, ``start`` or ``end``."""
@@ -71,18 +72,19 @@ class CdcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """``batch``: each position that the consumer commits is stored. ``segment``: a position is stored once for each
     segment of the log."""
     options: dict[str, Any] = {}
-    """The options that the consumer is given at its start."""
+    """The options that the consumer receives at its start."""
     memory_bytes_max: int = MEMORY_BYTES
     """The most bytes of data that the consumer's process may have; beyond this, allocations fail in the process."""
     ahead_bytes: int = AHEAD_BYTES
-    """The most bytes that are sent ahead to the process before it has processed what came before."""
+    """The most bytes that are sent to the process before it has processed the bytes sent earlier."""
     retries_max: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = RETRIES
-    """After this many failures in a row, with no position committed in between, the consumer is parked."""
+    """After this many failures in a row, with no position committed in between, the consumer is parked (stopped until a
+    person acts)."""
     start_timeout_s: TimeoutS = START_TIMEOUT_S
-    """The seconds in which the process must start and ``start`` must return. The time doubles with each further try, up
-    to 16 times."""
+    """The process must start, and ``start`` must return, within this many seconds. The limit doubles with each further
+    start, up to 16 times."""
     events_timeout_s: TimeoutS = EVENTS_TIMEOUT_S
-    """The seconds in which a call of ``on_events`` must return; otherwise its process is replaced."""
+    """A call of ``on_events`` must return within this many seconds; otherwise its process is replaced."""
 
 
 def cdc_settings(tables: object, size: Size) -> tuple[CdcSettings, ...]:
@@ -126,7 +128,8 @@ def _at(place: str) -> Iterator[None]:
 
 
 def _convert(kind: type[T], table: Mapping[str, Any], size: Size, what: str) -> T:
-    """Reads a table as a ``kind``; ``what`` names one of its fields in errors. Raises ``BadArgument``."""
+    """Reads a table as a ``kind``. ``what`` is the word for a field of the table in error texts. Raises
+    ``BadArgument``."""
     known = [each.encode_name for each in msgspec.structs.fields(kind)]
     for name in table:
         if name not in known:
@@ -166,14 +169,14 @@ def _fault(settings: CdcSettings) -> str:
     return next((said for said, holds in checks.items() if not holds), "")
 
 
-# Options of the consumers that are part of vlsnlog.
+# Options of shipped consumers.
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options with rules that types cannot express."""
+    """Options with rules that their types cannot express."""
 
     def check(self) -> None:
-        """Checks these rules. Raises ``BadArgument``."""
+        """Checks the rules that types cannot express. Raises ``BadArgument``."""
 
 
 C = TypeVar("C", bound=Checked)
@@ -184,12 +187,12 @@ class JsonLinesOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields
 
     directory: str
     rotate_bytes: Annotated[int, msgspec.Meta(ge=64 * KIB, le=256 * MIB)] = 64 * MIB
-    """A file is closed once it has this many bytes. The file may exceed this by the events of one call, which are 4 MiB
-    or one entry."""
+    """A file is closed once it has this many bytes. A file may exceed the limit by the events of one call, which are 4
+    MiB or one entry."""
     rotate_s: Annotated[float, msgspec.Meta(ge=1.0, le=31 * 86_400.0)] = 3600.0
     """A file is closed this many seconds after its first event, even if no other event comes."""
     compress: Literal["none", "gzip"] = "none"
-    """How closed files are compressed. The open file never is."""
+    """The compression of closed files. The open file is not compressed."""
     pattern: str = PATTERN
 
     def check(self) -> None:
@@ -207,7 +210,7 @@ class ParquetOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=T
     file_s: Annotated[float, msgspec.Meta(ge=1.0, le=86_400.0)] = 300.0
     """A file is closed this many seconds after its first event."""
     group_bytes: Annotated[int, msgspec.Meta(ge=64 * 1024, le=64 * MIB)] = 16 * MIB
-    """The bytes of keys and values that become one row group, which is kept in memory until then."""
+    """The bytes of keys and values in one row group. A row group is kept in memory until it is complete."""
     compression: Literal["none", "snappy", "gzip", "zstd", "lz4"] = "zstd"
     pattern: str = PATTERN
 
@@ -223,14 +226,14 @@ class MirrorOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     url: str
     """The nodes of the other group, each as ``http://HOST:PORT`` or ``https://HOST:PORT``, separated by commas."""
     ca_file: str = ""
-    """The authorities to trust on ``https://``; empty: the system's."""
+    """The authorities to trust on ``https://``; "" for the system's authorities."""
     cert_file: str = ""
     key_file: str = ""
-    """The certificate and the key that are shown on ``https://``; empty: none."""
+    """The client certificate and its key for ``https://``; "" for none."""
     group: str = ""
     """The name that the other group must have; if empty, any name except this group's own."""
     timeout_s: Annotated[float, msgspec.Meta(ge=0.5, le=5.0)] = 5.0
-    """The seconds for which each call of the other group is tried."""
+    """Each call to the other group is tried for this many seconds."""
 
     def check(self) -> None:
         if self.group and not is_name(self.group):
@@ -251,16 +254,16 @@ class WebhookOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     url: str
     secret_file: str = ""
-    """A file with the secret, or with the new and the old secret on a line each. Set this or ``secret_env``."""
+    """A file with the secret, or with the new and the old secret on separate lines. Set either this or
+    ``secret_env``."""
     secret_env: str = ""
-    """The environment variable of the node that has the secret. Set this or ``secret_file``."""
+    """The name of the node's environment variable with the secret. Set either this or ``secret_file``."""
     ca_file: str = ""
-    """The certificates to trust instead of the system's."""
+    """The certificates to trust instead of the system's authorities."""
     plain_http: bool = False
-    """Whether ``http://`` is allowed; others can then read what is sent."""
+    """Whether ``http://`` is allowed. Without TLS, others can read what is sent."""
     lanes: Annotated[int, msgspec.Meta(ge=1, le=32)] = 1
-    """The number of requests under way at once, into which a batch is split. All events of one key use the same
-    lane."""
+    """A batch is split into this many parallel requests. All events of one key use the same lane (request)."""
     batch_events: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 500
     """The most events in one batch."""
     batch_bytes: Annotated[int, msgspec.Meta(ge=KIB, le=16 * MIB)] = MIB
@@ -269,7 +272,7 @@ class WebhookOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The seconds from the start of a request to the end of its answer."""
     connect_timeout_s: Annotated[float, msgspec.Meta(ge=0.1, le=30.0)] = 5.0
     retry_after_max_s: Annotated[float, msgspec.Meta(ge=1.0, le=3600.0)] = 300.0
-    """The longest ``Retry-After`` that is obeyed."""
+    """A longer ``Retry-After`` of the server is shortened to this many seconds."""
 
     def check(self) -> None:
         if bool(self.secret_file) == bool(self.secret_env):
@@ -307,18 +310,19 @@ class PostgresOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=
     dsn: str
     """Where the database is, in libpq's form, without a password."""
     password_file: str = ""
-    """A file with the password. Set this or ``password_env``; with neither, libpq finds the password in its own
-    ways."""
+    """A file with the password. Set either this or ``password_env``. If neither is set, libpq looks for the
+    password."""
     password_env: str = ""
-    """The environment variable of the node that has the password. Set this or ``password_file``."""
+    """The name of the node's environment variable with the password. Set either this or ``password_file``."""
     table: str = "vlsnlog_events"
-    """The table of the rows. Put its schema in front, unless this is the first schema of the search path."""
+    """The table for the rows. Write the table's schema before its name, unless the table is in the first schema of the
+    search path."""
     positions_table: str = "vlsnlog_positions"
     create: bool = True
     """Whether missing tables are created."""
     connect_timeout_s: Annotated[float, msgspec.Meta(ge=1.0, le=10.0)] = 5.0
     timeout_s: Annotated[float, msgspec.Meta(ge=1.0, le=50.0)] = 30.0
-    """The seconds that a transaction may take, before its connection is closed."""
+    """A transaction may take this many seconds before its connection is closed."""
 
     def check(self) -> None:
         if find_spec("psycopg") is None:
@@ -356,7 +360,7 @@ def _has_password(dsn: str) -> bool:
 
 
 def without_query(url: str) -> str:
-    """Returns a URL in a form that may be shown: without the query and the user's name, because these may be secret."""
+    """Returns a URL without the query and the user's name, because these may be secret."""
     head, _, rest = url.partition("?")[0].partition("://")
     return f"{head}://{rest.rpartition('@')[2]}" if rest else head
 
@@ -404,7 +408,7 @@ def _check_node(url: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Shipped:
-    """One consumer that is part of vlsnlog. ``run_on`` is where it must run, and ``why`` the reason."""
+    """One consumer that is part of vlsnlog. ``run_on`` is where the consumer must run, and ``why`` is the reason."""
 
     options: type[Checked]
     run_on: str
@@ -431,8 +435,8 @@ def options_of(kind: type[C], given: Mapping[str, Any], size: Size) -> C:
 
 
 def _check_shipped(settings: CdcSettings, size: Size) -> None:
-    """Checks the settings of a consumer that is part of vlsnlog. Nothing is known about any other consumer. Raises
-    ``BadArgument``."""
+    """Checks the settings of a consumer that is part of vlsnlog. Settings of consumers outside vlsnlog are not checked.
+    Raises ``BadArgument``."""
     shipped = SHIPPED.get(settings.consumer)
     if shipped is None:
         return

@@ -1,14 +1,14 @@
-"""A local cluster. Its nodes are child processes, each with a directory of its own.
+"""A local cluster, whose nodes are child processes, each with its own directory.
 
     DIR/group.key      the key with which its nodes know each other
     DIR/n1/node.toml   its settings; paths in it are relative to it, so a copied directory is a node of its own
     DIR/n1/node.log    what it says            DIR/n1/node.pid   the process that was started last
 
-1. The pid file is written before the node is reported to answer.
-2. Nodes end with this process, however this process ends: each node asks the kernel for SIGKILL when its parent dies
+1. A node's pid file is written before the node is reported as answering.
+2. Nodes end together with this process, however it ends: each node asks the kernel for SIGKILL when its parent dies
    (``repl.node.lifeline``). For the kernel the parent is a *thread*, so start nodes from a thread that lives as long as
    this process.
-3. Whether the cluster serves is read from its status alone; no entry is written to find out.
+3. The nodes' statuses show whether the cluster serves. No entry is written to find out whether the cluster serves.
 4. A node that dies is not started again.
 """
 
@@ -55,8 +55,8 @@ class NodeEnded(VlsnLogError):
 
 
 class Node:
-    """One child process. ``environment``: variables that it gets in addition to this process's. ``launcher``: a
-    program, with its arguments, that runs the command in its place (``nsenter --net=…``)."""
+    """One child process that runs a node. ``environment`` has variables in addition to those of this process.
+    ``launcher`` is a program, with its arguments, that runs the node's command (``nsenter --net=…``)."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Node:
         self.url = url
         self.environment = dict(environment or {})
         self.python = sys.executable
-        """The interpreter to run. It may have another vlsnlog installed."""
+        """The Python interpreter that runs the node; a different vlsnlog may be installed for it."""
         self._launcher = tuple(launcher)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -86,12 +86,12 @@ class Node:
 
     @property
     def ended(self) -> int | None:
-        """The exit status, which is minus the signal's number if a signal ended the process. None while it runs, or if
-        it was never started."""
+        """The exit status of the node's process; minus the number of the signal if a signal ended it. None means that
+        the process runs, or was never started."""
         return None if self._process is None else self._process.poll()
 
     def how_it_ended(self) -> str:
-        """Returns ``ended with status 2`` or ``was ended by SIGKILL``. Call it once the process has ended."""
+        """Returns ``ended with status 2`` or ``was ended by SIGKILL``. Call this once the process has ended."""
         assert self.ended is not None
         if self.ended >= 0:
             return f"ended with status {self.ended}"
@@ -160,7 +160,7 @@ class Cluster:
         return next(node for node in self.nodes if node.name == name)
 
     async def answering(self, node: Node) -> Status:
-        """Returns the status once the node answers HTTP. Raises ``NodeEnded``."""
+        """Returns the node's status once the node answers over HTTP. Raises ``NodeEnded``."""
         endpoints = Endpoints(self._network, [node.url])
         while True:
             try:
@@ -176,9 +176,9 @@ class Cluster:
             await asyncio.sleep(POLL_S)
 
     async def serving(self) -> str:
-        """Returns the master's name once the master takes appends on a majority. That is so once its DTVLSN has
-        reached, in its own term, the last VLSN that its log had when it was first seen as master. The DTVLSN moves only
-        when a majority has synced blocks of that term."""
+        """Returns the master's name once the master accepts appends with a majority. A node that leads may not have a
+        majority yet. So this call waits until the master's durable end (DTVLSN) reaches, in its own term, the last VLSN
+        that its log had when it was first seen as master."""
         seen: dict[tuple[str, int], int] = {}
         endpoints = Endpoints(self._network, self.urls)
         while True:
@@ -226,9 +226,9 @@ def prepare(
     group: str | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Cluster:
-    """Prepares the cluster of ``directory`` and writes its config files; starts nothing. If the directory has a cluster
-    already, everything but its ports is kept. ``settings`` are written to new config files. Raises ``BadArgument`` for
-    another number of nodes, a wrong group or setting, or a port that is in use."""
+    """Prepares a cluster in ``directory`` and writes the nodes' config files; starts nothing. If the directory has a
+    cluster already, everything except the ports is kept. ``settings`` are written to new config files. Raises
+    ``BadArgument`` for another number of nodes, a wrong group or setting, or a port that is in use."""
     directory = Path(os.path.abspath(directory))
     if (directory / LOCK_NAME).exists():
         raise BadArgument(
@@ -262,8 +262,8 @@ def prepare(
 
 
 def free_base_port(nodes: int = 3) -> int:
-    """Finds the first of ``nodes`` consecutive free ports, below the ports that Linux gives to clients. Processes that
-    start one after the other begin to look at different ports."""
+    """Returns the first of ``nodes`` consecutive free ports, below the ports that Linux assigns to clients. Each
+    process begins its search at another port, so that processes that start together do not collide."""
     for base in range(20_000 + os.getpid() * 16 % 10_000, 32_000, nodes):
         try:
             for port in range(base, base + nodes):
@@ -276,7 +276,7 @@ def free_base_port(nodes: int = 3) -> int:
 
 @contextmanager
 def ending_with(cluster: Cluster) -> Iterator[Cluster]:
-    """Kills the nodes that still run at the end."""
+    """Kills the nodes that still run when the context ends."""
     try:
         yield cluster
     finally:
@@ -284,14 +284,14 @@ def ending_with(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def _readable(status: Status) -> int:
-    """Returns up to where the node's readers see. A replica may know of a DTVLSN whose entries it has not synced
-    yet."""
+    """Returns the VLSN up to which readers of the node see the log. A replica may know a durable end (DTVLSN) above the
+    entries that it has synced."""
     last_sync = (status.document.get("range") or {}).get("last_sync")
     return min(int(status.document.get("dtvlsn") or 0), int(last_sync or 0))
 
 
 def _environment() -> dict[str, str]:
-    """Returns this process's environment without the settings that apply to one node or to the client."""
+    """Returns this process's environment variables without the settings that apply to one node or to the client."""
     left_out = {config.ENVIRONMENT_PREFIX + name for name in OF_ONE_NODE}
     kept = {name: value for name, value in os.environ.items() if name not in left_out}
     return {**kept, PARENT_VARIABLE: str(os.getpid())}
@@ -329,7 +329,7 @@ def _lines(table: Mapping[str, Any]) -> list[str]:
 
 
 def _with_ports(text: str, port: str, urls: Mapping[str, str]) -> str:
-    """Changes the ports in a config file, and nothing else, because the rest belongs to its owner."""
+    """Changes the ports in a config file. Everything else stays, because it belongs to the file's owner."""
     text = _LISTEN_PORT.sub(rf"\g<1>{port}\g<2>", text)
     for member, url in urls.items():
         pattern = re.compile(rf'^({re.escape(member)}\s*=\s*"[^"]*:)\d+(")', re.MULTILINE)
@@ -339,7 +339,7 @@ def _with_ports(text: str, port: str, urls: Mapping[str, str]) -> str:
 
 def _check_port_free(port: int) -> None:
     with socket.socket() as probe:
-        # as servers do, so that a TIME_WAIT of the last server does not count
+        # servers set this option as well, so a connection of the last server in TIME_WAIT does not count
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))

@@ -1,15 +1,13 @@
 """The settings of a node and of the commands, and where they come from.
 
-A setting is taken from the flag; if there is none, from ``VLSNLOG_<NAME>``; then from the TOML file; then it has its
-default. All three write the same name (``--segment-bytes``, ``VLSNLOG_SEGMENT_BYTES``, ``segment_bytes``). Sizes may be
-written ``64MiB``. Paths in a file are relative to that file, so that a copied directory is a separate node:
+The sources of a setting, strongest first: the flag, the variable ``VLSNLOG_<NAME>``, the TOML file, the default. All
+sources use the same name (``--segment-bytes``, ``VLSNLOG_SEGMENT_BYTES``, ``segment_bytes``). Sizes may be written as
+``64MiB``. Paths in a file are relative to that file, so that a copied directory is a separate node:
 
     name = "n1"                        group = "demo"
     dir = "."                          listen = "127.0.0.1:7701"
 
 Every error is a ``BadArgument`` that names the setting, where the value came from, and what to write instead.
-
-Every error is a ``BadArgument`` that names the setting, where it came from, and what to write instead.
 """
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ def _bytes(default: int, text: str, *, low: int = 1, high: int = 1 << 62) -> Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """All settings of one node. ``members`` keeps the order given, and always contains ``name``."""
+    """All settings of one node. ``members`` keeps its order, and always contains ``name``."""
 
     name: NodeName = field(metadata=_about("name of this node, one of the members"))
     dir: Path = field(metadata=_about("directory of its data"))
@@ -101,16 +99,18 @@ class NodeConfig:
     segment_bytes: int = _bytes(
         limits.SEGMENT_BYTES, "size of a segment file", low=limits.SEGMENT_BYTES_MIN, high=limits.SEGMENT_BYTES_MAX
     )
-    entry_bytes_max: int = _bytes(limits.ENTRY_BYTES_MAX, "largest entry taken", high=limits.ENTRY_BYTES_MAX)
-    key_bytes_max: int = _bytes(limits.KEY_BYTES_MAX, "largest key taken", high=limits.KEY_BYTES_MAX)
+    entry_bytes_max: int = _bytes(limits.ENTRY_BYTES_MAX, "largest entry accepted", high=limits.ENTRY_BYTES_MAX)
+    key_bytes_max: int = _bytes(limits.KEY_BYTES_MAX, "largest key accepted", high=limits.KEY_BYTES_MAX)
     body_bytes_max: int = _bytes(limits.BODY_BYTES_MAX, "largest body of one append", high=limits.BODY_BYTES_MAX)
-    bodies_in_flight_bytes_max: int = _bytes(limits.BODIES_IN_FLIGHT_BYTES_MAX, "bodies held at once")
+    bodies_in_flight_bytes_max: int = _bytes(
+        limits.BODIES_IN_FLIGHT_BYTES_MAX, "bytes of request bodies in memory at once"
+    )
     block_bytes_max: int = _bytes(
-        limits.BLOCK_BYTES_MAX, "size up to which appends are merged into one block", high=limits.BLOCK_BYTES_MAX
+        limits.BLOCK_BYTES_MAX, "size of a block up to which appends are merged", high=limits.BLOCK_BYTES_MAX
     )
     queue_entries_max: int = _setting(limits.QUEUE_ENTRIES_MAX, "entries waiting to be logged", low=1)
     queue_bytes_max: int = _bytes(limits.QUEUE_BYTES_MAX, "bytes waiting to be logged", low=limits.QUEUE_BYTES_MIN)
-    ring_bytes_max: int = _bytes(limits.RING_BYTES_MAX, "recent blocks kept in memory for feeders")
+    ring_bytes_max: int = _bytes(limits.RING_BYTES_MAX, "bytes of recent blocks kept in memory for feeders")
     unsynced_bytes_max: int = _bytes(limits.UNSYNCED_BYTES_MAX, "unsynced bytes past which a replica stops reading")
     free_bytes_min: int = _bytes(limits.FREE_BYTES_MIN, "free space below which appends are refused", low=0)
     index_map_bytes: int = _bytes(limits.INDEX_MAP_BYTES, "map size of the VLSN index", low=1 << 20)
@@ -118,7 +118,7 @@ class NodeConfig:
     retention_bytes: int = _bytes(0, "size of all segment files past which the oldest are removed; 0: never", low=0)
     retention_age_s: float = _setting(0.0, "seconds after its last entry when a segment is removed; 0: never")
     hold_bytes_max: int = _bytes(
-        limits.HOLD_BYTES_MAX, "how far behind a replica or consumer may hold the log; 0: without end", low=0
+        limits.HOLD_BYTES_MAX, "bytes of log kept for a replica or consumer that lags; 0: without limit", low=0
     )
     page_bytes: int = _bytes(
         limits.PAGE_BYTES,
@@ -127,28 +127,28 @@ class NodeConfig:
         high=limits.PAGES_CACHE_BYTES_MAX,
     )
     pages_bytes_max: int = _bytes(
-        0, "bytes of pages past which destinations that have some take no more messages; 0: without end", low=0
+        0, "bytes of all pages; at this limit no more messages are paged; 0: without limit", low=0
     )
-    pages_messages_max: int = _setting(0, "the same in messages, acknowledged since or not; 0: without end")
-    cleaning_period_s: float = _setting(limits.CLEANING_PERIOD_S, "seconds between looks for what to remove", low=0.1)
+    pages_messages_max: int = _setting(0, "messages in all pages, the same limit; 0: without limit")
+    cleaning_period_s: float = _setting(limits.CLEANING_PERIOD_S, "seconds between two cleanings", low=0.1)
     scrub_bytes_per_s: int = _bytes(
-        limits.SCRUB_BYTES_PER_S, "bytes of sealed segments that are looked at for rot in a second; 0: never", low=0
+        limits.SCRUB_BYTES_PER_S, "bytes of sealed segments that are checked for damage in a second; 0: never", low=0
     )
-    scrub_period_s: float = _setting(limits.SCRUB_PERIOD_S, "seconds between two looks at all of them", low=0.1)
+    scrub_period_s: float = _setting(limits.SCRUB_PERIOD_S, "seconds between two checks of all segments", low=0.1)
     scan_bytes_per_s: int = _bytes(
-        limits.SCAN_BYTES_PER_S, "bytes of segments given to audits and scans in a second; 0: without end", low=0
+        limits.SCAN_BYTES_PER_S, "bytes of segments sent to audits and scans in a second; 0: without limit", low=0
     )
     checkpoint_bytes: int = _bytes(
         limits.CHECKPOINT_BYTES, "bytes logged between checkpoints", low=limits.CHECKPOINT_BYTES_MIN
     )
     checkpoint_period_s: float = _setting(limits.CHECKPOINT_PERIOD_S, "seconds between checkpoints", low=0.1)
-    idle_end_s: float = _setting(limits.IDLE_END_S, "quiet seconds after which the synced end is noted", low=0.01)
+    idle_end_s: float = _setting(limits.IDLE_END_S, "seconds without appends until the synced end is stored", low=0.01)
     sync_interval_s: float = _setting(
-        limits.NODE_SYNC_INTERVAL_S, "seconds within which appends that wait for no sync are synced", low=0.01, high=60
+        limits.NODE_SYNC_INTERVAL_S, "seconds until appends that do not wait for a sync are synced", low=0.01, high=60
     )
     roll_period_s: float = _setting(0.0, "seconds after which a segment is rolled; 0: never")
     ack_timeout_s: float = _setting(
-        10.0, "seconds an append waits for its acknowledgements unless it says so itself", low=0.001, high=600
+        10.0, "seconds an append waits for acknowledgements, if the append names no timeout", low=0.001, high=600
     )
     heartbeat_s: float = _setting(0.2, "seconds between heartbeats on a quiet feed", low=0.01, high=1.0)
     election_timeout_s: float = _setting(
@@ -158,11 +158,11 @@ class NodeConfig:
     head_s: float = _setting(10.0, "seconds a client has to send the head of a request", low=0.1)
     idle_s: float = _setting(120.0, "seconds of silence between two requests until a connection is closed", low=0.1)
     readers_max: int = _setting(
-        0, "readers that wait at once, tails and long-polls; 0: what memory and file descriptors allow", high=1 << 20
+        0, "most waiting readers (tails, long-polls); 0: as memory and file descriptors allow", high=1 << 20
     )
-    cdc_buffer_bytes: int = _bytes(0, "recent blocks kept in memory at least, where there are consumers [[cdc]]", low=0)
+    cdc_buffer_bytes: int = _bytes(0, "least bytes of recent blocks in memory if there are consumers [[cdc]]", low=0)
     cdc: tuple[CdcSettings, ...] = field(default=(), metadata=_about("CDC consumers, tables of the config file"))
-    ready_lag_vlsns_max: int = _setting(100_000, "lag past which /readyz says no", low=0)
+    ready_lag_vlsns_max: int = _setting(100_000, "lag in VLSNs above which /readyz reports not ready", low=0)
 
     def __post_init__(self) -> None:
         check_name("name", self.name)
@@ -229,7 +229,7 @@ class NodeConfig:
 
     @property
     def port(self) -> int:
-        """The port to listen on; 0 lets the system choose one."""
+        """The port to listen on; with 0 the operating system chooses one."""
         return split_listen(self.listen)[1]
 
     @property
@@ -322,7 +322,8 @@ def parse_members(pairs: Iterable[str]) -> dict[NodeName, str]:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The values by name, and the source of each: ``flag``, ``environment``, a file's name, ``default``."""
+    """Resolved settings: the values by name, and the source of each value (``flag``, ``environment``, a file's name,
+    ``default``)."""
 
     values: dict[str, Any]
     sources: dict[str, str]
@@ -335,8 +336,8 @@ def resolve(
     environment: Mapping[str, str] | None = None,
     path: Path | None = None,
 ) -> Resolved:
-    """Takes each of ``settings`` from the strongest source that has it. Settings that no source has are left out.
-    ``flags`` whose value is None count as not given."""
+    """Takes each of ``settings`` from the strongest source that has it. A setting without a source is left out. A flag
+    with the value None counts as absent."""
     document = read_file(path) if path is not None else {}
     environment = os.environ if environment is None else environment
     result = Resolved({}, {})
@@ -361,7 +362,7 @@ def resolve(
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Reads the TOML document. Raises ``BadArgument`` for an unknown key."""
+    """Reads a TOML config file. Raises ``BadArgument`` for an unknown key."""
     try:
         with path.open("rb") as file:
             data = file.read(CONFIG_BYTES_MAX + 1)
@@ -378,7 +379,8 @@ def read_file(path: Path) -> dict[str, Any]:
         ) from None
     try:
         document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # the latter two if a number or a nesting is too long
+    # RecursionError means that the nesting is too deep, ValueError that a number is too long
+    except (ValueError, RecursionError) as error:
         raise BadArgument(f"{path}: is not valid TOML, or gives a key or member twice: {error}") from None
     known = {**NODE_SETTINGS, **COMMAND_SETTINGS}
     for key in document:
@@ -390,12 +392,12 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def toml_of(value: Any) -> str:
-    """Returns a value, which may be a table or a list, as one line of TOML."""
+    """Returns a value as one line of TOML. The value may be a table or a list."""
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{toml_of(key)} = {toml_of(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(toml_of, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)  # a TOML basic string accepts JSON's escapes
+    return json.dumps(value, ensure_ascii=False)  # a TOML basic string accepts JSON's escapes, too
 
 
 def load_node_config(

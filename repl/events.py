@@ -1,14 +1,15 @@
-"""The events of a node: one line each in its log, the last thousand in memory. The last few of each kind stay at hand.
+"""The events of a node. Each event is a line in the node's log. The last thousand are kept in memory, and the last few
+of each kind.
 
     2026-01-02 03:04:05,678 INFO n2 elected term=7            a line of the node's log
     GET /v1/events?from=41  ->  {"first":1,"next":57,"events":[{"number":41,"time":…,"event":"elected","term":7}, …]}
 
-The level of an event says how an operator reacts: INFO not at all, WARNING to look, ERROR to act. A repeated report of
-one state is one event. It takes the next number again, with ``count`` and, in ``since``, the time of the first one; its
-line is logged for every power of two.
+The level of an event tells an operator what to do: INFO nothing, WARNING look, ERROR act. If the same state is reported
+again, the reports are one event. Each report moves the event to the next number, with ``count``, and with the time of
+the first report in ``since``. A repeated event is logged again only when its count is a power of two.
 
-Names are stable: a search of a log, or a count, works after an upgrade, too. ``KINDS`` is the list of them, and
-docs/operating.md says what each means.
+The names of events are stable, so searches of a log still work after an upgrade. ``KINDS`` lists all events, and
+docs/operating.md explains each.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, Final
 
 RING: Final = 1_000
 RECENT: Final = 10
-"""How many events of each kind are kept."""
+"""The number of events of each kind that are kept in memory."""
 KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "node": ("open", "opened", "state", "old_image", "unpunched", "no_space", "has_space"),
     "election": ("stands", "vote", "elected", "leads", "steps_down", "hands_over", "hand_over.failed", "master"),
@@ -91,7 +92,7 @@ REPEATING: Final = frozenset(
         *("admin.refused", "audit.lost"),
     }
 )
-"""Events that are repeated while their state lasts."""
+"""Events that are reported repeatedly while a state lasts."""
 _KIND_OF: Final = {name: kind for kind, names in KINDS.items() for name in names}
 
 
@@ -106,7 +107,7 @@ class Events:
         self._next = 1
 
     def note(self, name: str, time_us: int, fields: Mapping[str, object]) -> int:
-        """Notes an event. Returns how often the same event was noted, as far as events are kept."""
+        """Records an event. Returns how often the same event was recorded, as far as events are kept."""
         plain = {key: _plain(fields[key]) for key in fields}
         said: tuple[object, ...] = (name, *plain.items())
         before = self._repeated.get(said) if name in REPEATING else None
@@ -130,21 +131,21 @@ class Events:
         return int(event.get("count", 1))
 
     def since(self, number: int, limit: int) -> dict[str, Any]:
-        """Returns at most ``limit`` of the kept events from ``number`` on. ``first`` is the number of the oldest kept
-        event, and ``next`` the number where the next call continues."""
+        """Returns at most ``limit`` of the kept events, from number ``number`` on. ``first`` is the number of the
+        oldest kept event, and ``next`` the number at which the next call continues."""
         first = self._ring[0]["number"] if self._ring else self._next
         later = (event for event in self._ring if event["number"] >= number)
         events = list(islice(later, limit))
         return {"first": first, "next": events[-1]["number"] + 1 if events else self._next, "events": events}
 
     def recent(self, kind: str, *names: str) -> list[dict[str, Any]]:
-        """Returns the last ten events of ``kind``, the newest first. If ``names`` are given, only events with these
+        """Returns the last ten events of ``kind``, the newest first. With ``names``, returns only events with these
         names."""
         return [event for event in reversed(self._recent[kind]) if not names or event["event"] in names]
 
 
 def level_of(name: str, fields: Mapping[str, object]) -> int:
-    """Returns the level of ``logging`` for an event."""
+    """Returns the ``logging`` level of an event."""
     if name == "state":
         return _STATE_LEVELS.get(str(fields.get("state", "")), logging.INFO)
     if name in ERRORS:

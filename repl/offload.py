@@ -1,4 +1,4 @@
-"""Sends blocking jobs to a worker, and awaits them on the event loop."""
+"""Runs blocking jobs on a worker thread, and awaits them on the event loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORKERS = ("keeper", "writer", "reads", "feeds", "scrub", "cdc", "pages", "page_
 
 
 def settle(future: asyncio.Future[T]) -> Callable[[T], None]:
-    """Makes a callback that sets the result of ``future``, unless the future is done or cancelled."""
+    """Makes a callback that sets the result of ``future``, unless the future is complete or cancelled."""
 
     def call(result: T) -> None:
         if not future.done():
@@ -24,7 +24,7 @@ def settle(future: asyncio.Future[T]) -> Callable[[T], None]:
 
 
 def settle_error(future: asyncio.Future[T]) -> Callable[[BaseException], None]:
-    """Makes a callback that sets an error on ``future``, unless the future is done or cancelled."""
+    """Makes a callback that sets an error on ``future``, unless the future is complete or cancelled."""
 
     def call(error: BaseException) -> None:
         if not future.done():
@@ -34,7 +34,7 @@ def settle_error(future: asyncio.Future[T]) -> Callable[[BaseException], None]:
 
 
 class Offload:
-    """Sends jobs to a worker. Each call returns a future, which is done on the event loop's thread. Cancelling the
+    """Passes jobs to a worker. Each call returns a future, which completes on the event loop's thread. Cancelling the
     future does not stop its job. ``on_fault`` is called for each job that found damage, or bytes of a later version."""
 
     def __init__(self, worker: Worker, on_fault: Callable[[Damaged | WrongVersion], None] = lambda _: None) -> None:
@@ -54,15 +54,16 @@ class Offload:
 
 
 class Workers:
-    """The threads of one node, from its start to its stop. ``fatal`` receives an error that must end the process."""
+    """The threads of one node, from its start to its stop. ``fatal`` is called with an error that must end the
+    process."""
 
     def __init__(self, threads: Threads, fatal: Callable[[BaseException], None]) -> None:
         self._threads = threads
         self._fatal = fatal
         self._workers: dict[str, Worker] = {}
         self.damaged: Callable[[Damaged], None] | None = None
-        """Receives the damage that an offloaded job has found. None while no log is open; then the whole log is
-        repaired when it opens."""
+        """Called with the damage that an offloaded job has found. While no log is open this is None, because opening a
+        log repairs its damage."""
 
     def start(self) -> None:
         for name in WORKERS:
@@ -77,8 +78,8 @@ class Workers:
         return self._workers[name]
 
     def offload(self, name: str) -> Offload:
-        """Makes an ``Offload`` for the worker ``name``. Damage that its jobs find is repaired; bytes of a later version
-        end the node."""
+        """Makes an ``Offload`` for the worker ``name``. If its jobs find damage, the damage is repaired; if they find
+        bytes of a later version, the node ends."""
         return Offload(self[name], self._fault_met)
 
     def on_keeper(self, job: Callable[[], Any]) -> asyncio.Future[Any]:

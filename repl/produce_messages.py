@@ -1,41 +1,45 @@
-"""The messages of ``WS /v1/produce``, as both sides build and read them. Numbers are little-endian.
+"""The messages of ``WS /v1/produce``, as client and server build and read them. Numbers are little-endian.
 
-Client to server, one append a message: a 16-byte header, then one batch (``vlsn/format/batch.py``).
+Client to server: each message is one append. A client's message has a 16-byte header, then one batch
+(``vlsn/format/batch.py``).
 
     0    1    2          4          8       16
     |type|acks|durability|timeout_ms|   id   | batch …        type 1; acks 0 none, 1 majority, 2 all
 
-``durability``: 0 the group's, or in its low byte the master's and in its high byte the replicas', each 1 no_sync,
-2 write_no_sync, 3 sync.  Known from level 2 on; an older server ends the connection for one that is not 0.
+``durability`` 0 is the group's setting. In any other ``durability`` the low byte is for the master and the high byte
+for the replicas, each 1 no_sync, 2 write_no_sync, 3 sync. The field is known from level 2 on; an older server ends the
+connection if it is not 0.
 
-Type 2 is a producer's: behind ``id`` comes ``born``, a u64, then the batch at 24.  It is a VLSN that was durable before
-the producer's first submission, the same in all of its messages: by it the node tells a new producer from one that it
-has forgotten.
+Type 2 is a producer's append: after ``id`` comes ``born``, a u64, then the batch at 24. ``born`` is a VLSN that was
+durable before the producer's first submission, the same in all of its messages. By ``born`` the node distinguishes a
+new producer from one that it has forgotten.
 
-Type 3 is a whole transaction: behind ``id`` come ``born``, ``producer`` and ``sequence``, u64 each, then a batch at 40
-that names no producer.  The name is a producer's submission, or its own: a random u63, with ``HANDLE_SEQUENCE``.
-``born`` of one that was never sent before may be ``NUMBER_MAX``: nothing of it can be forgotten.  Known from level 2 on
-(``level`` in a status); an older server ends the connection for it.
+Type 3 is a whole transaction: after ``id`` come ``born``, ``producer`` and ``sequence``, u64 each, then a batch at 40
+that names no producer. The transaction's name is a producer's submission, or a random u63 with ``HANDLE_SEQUENCE``. If
+the transaction was never sent before, ``born`` may be ``NUMBER_MAX``, because the log cannot have forgotten it. Type 3
+is known from level 2 on (``level`` in a status); an older server ends the connection for it.
 
-Type 4 is a whole transaction that sets positions of consumers, or states of sinks, as the body of a staged commit does.
-Behind ``sequence`` come ``sets_bytes``, a u64, then that JSON, padded with zeros to 8. Then comes the batch, or nothing
-for a COMMIT alone. For a server that takes it: the upgrade asks for ``?types=4``, which an older one refuses.
+Type 4 is a whole transaction that also sets positions of consumers, or states of sinks. After ``sequence`` come
+``sets_bytes``, a u64, then JSON as in the body of a staged commit, padded with zeros to 8. After the JSON comes the
+batch, or nothing for a COMMIT alone. A client requests type 4 by ``?types=4`` at the upgrade, which an older server
+refuses.
 
-Server to client, one message a wake-up, one or more answers in the order of the requests: 40 bytes each,
-then ``problem_bytes`` of a problem document, padded with zeros to 8.
+Server to client: each message has one or more answers, in the order of the requests. An answer is 40 bytes, then
+``problem_bytes`` of a problem document, padded with zeros to 8.
 
     0       8      9       10     12            16     24      32     40
     |   id  |status|durable|synced|problem_bytes| term | first | last | problem …
 
-``durable``: bit 0; above it what the append was answered for, two bits for the master and two for the replicas, each
-0 sync, 1 write_no_sync, 2 no_sync.
-``status``: 0 done, 1 refused, 2 done before (a producer's duplicate: term and VLSNs are the original's).
+``durable``: bit 0 says whether the append is durable. The bits above bit 0 are the durability at which the append was
+answered, two bits for the master and two for the replicas, each 0 sync, 1 write_no_sync, 2 no_sync. ``status``: 0 done,
+1 refused, 2 done before (a producer's duplicate: term and VLSNs are the original's).
 
-1. Ids rise by one from any start.  2. Answers come in the order of the ids.  3. After one refusal every
-later request of the connection is refused with the same type, so a pipelined run never has a hole inside; one that
-was held back when that happened, too (``repl.lead.held_appends``).  Behind one of which the node has yet to find out
-whether it is refused, a producer's that may be unknown say, nothing is taken.
-4. Anything else in a message is a ``BadBody`` and ends the connection.
+1. Ids rise by one from any start.
+2. Answers come in the order of the ids.
+3. After one refusal every later request of the connection is refused with the same type, also if it was held back at
+   that moment (``repl.lead.held_appends``). So no request is logged after one that was refused. While it is undecided
+   whether a request is refused, no later request is accepted.
+4. Any other contents of a message are a ``BadBody``, which ends the connection.
 """
 
 from __future__ import annotations
@@ -72,7 +76,7 @@ APPEND_ONCE = 2
 TRANSACTION = 3
 TRANSACTION_SETS = 4
 TYPES_MAX = TRANSACTION_SETS
-"""The highest type of message that this server accepts."""
+"""The highest type of message that this server accepts from a client."""
 DONE = 0
 REFUSED = 1
 REPEATED = 2
@@ -80,7 +84,7 @@ TIMEOUT_MS_MAX = 600_000
 PROBLEM_BYTES_MAX = 4 * 1024
 SETS_BYTES_MAX = 64 * 1024
 REQUESTS_IN_FLIGHT_MAX = 1024
-"""The most requests of one connection that have no answer yet. Beyond this the server stops reading."""
+"""The most requests of one connection that may have no answer yet. At this limit the server stops reading."""
 REQUEST_MESSAGE_BYTES_MAX = REQUEST_BYTES + _NAMED.size + _SETS.size + SETS_BYTES_MAX + BATCH_BYTES + BODY_BYTES_MAX
 ANSWERS_MESSAGE_BYTES_MAX = REQUESTS_IN_FLIGHT_MAX * (ANSWER_BYTES + PROBLEM_BYTES_MAX)
 
@@ -90,7 +94,7 @@ _PADDING = tuple(bytes(count) for count in range(8))
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
-    """One answer. ``problem`` is the problem document of a refusal, and is empty otherwise."""
+    """One answer. ``problem`` is the problem document of a refusal; it is empty otherwise."""
 
     id: int
     durable: bool
@@ -107,14 +111,15 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
         return not self.problem
 
     def appended(self, acks: Acks) -> Appended:
-        """Makes the ``Appended`` of an answer whose append is done; ``acks`` was the append's policy."""
+        """Returns the ``Appended`` of an answer with a success status. ``acks`` is the policy that the append
+        requested."""
         return Appended(
             self.first, self.last, self.term, self.durable, self.synced, acks, self.duplicate, self.durability
         )
 
 
 class Asked(NamedTuple):
-    """The header of one request. The batch starts at ``batch_at``."""
+    """The header of one request. The batch starts at offset ``batch_at`` of the message."""
 
     id: int
     acks: Acks
@@ -125,7 +130,7 @@ class Asked(NamedTuple):
     """The name of a whole transaction: the id of a producer or of a handle, and the sequence."""
     durability: GroupDurability | None = None
     sets: bytes = b""
-    """The state that the transaction sets, as JSON. If there is any, the batch may be missing."""
+    """The positions and states that the transaction sets, as JSON. If there are any, the batch may be missing."""
 
 
 def request_header(
@@ -138,7 +143,7 @@ def request_header(
     sets: bytes = b"",
 ) -> bytes:
     """Packs the header of one message, which precedes the batch. ``transaction`` is the name of a whole transaction,
-    which was born at ``born``. ``sets`` is the state that the transaction sets."""
+    and ``born`` belongs to it. ``sets`` are the positions and states that the transaction sets."""
     asked = 0 if durability is None else asked_code(durability)
     if transaction is not None:
         assert born is not None

@@ -1,4 +1,4 @@
-"""One call for many callers: callers that ask while a call is under way share the next call."""
+"""Combines calls: callers that ask while a call is running share the next call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Shared(Generic[T]):
-    """``call`` runs at most once at a time. Every ``get`` returns the result of a run that began after the ``get``.
+    """Runs ``call`` at most once at a time. Every ``get`` returns the result of a run that began after that ``get``.
 
     get ─► call 1 begins;  get, get ─► both wait for call 2, which begins when call 1 has ended
     """
@@ -34,7 +34,7 @@ class Shared(Generic[T]):
         return await asyncio.shield(self._next)
 
     def close(self, error: BaseException) -> None:
-        """Ends the call under way. All its callers, and all later callers, get ``error``."""
+        """Ends the running call. The callers of the running call, and all later callers, get ``error``."""
         self._closed = error
         if self._task is not None:
             self._task.cancel()
@@ -49,7 +49,7 @@ class Shared(Generic[T]):
                 except asyncio.CancelledError:
                     _fail(due, anew(self._closed) if self._closed is not None else asyncio.CancelledError())
                     raise
-                except Exception as error:  # the error belongs to the callers who asked, so it is passed on to them
+                except Exception as error:  # the error belongs to the waiting callers, so they receive it
                     _fail(due, error)
                 else:
                     if not due.done():

@@ -23,8 +23,8 @@ FILE_BYTES_MAX: Final = 8 * MIB
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Paths of PEM files. ``cert`` may hold a chain, and ``ca`` several authorities. Empty: no certificate; the
-    system's authorities."""
+    """Paths of PEM files. ``cert`` may contain a chain, and ``ca`` several authorities. An empty ``cert`` means no
+    certificate; an empty ``ca`` means the system's authorities."""
 
     ca: str = ""
     cert: str = ""
@@ -32,7 +32,7 @@ class TlsFiles:
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] | None = None) -> TlsFiles:
-        """Reads ``VLSNLOG_TLS_CA``, ``VLSNLOG_TLS_CERT`` and ``VLSNLOG_TLS_KEY``."""
+        """Reads the paths from ``VLSNLOG_TLS_CA``, ``VLSNLOG_TLS_CERT`` and ``VLSNLOG_TLS_KEY``."""
         said = os.environ if environment is None else environment
         return cls(*(said.get(f"VLSNLOG_TLS_{name}", "") for name in ("CA", "CERT", "KEY")))
 
@@ -118,7 +118,7 @@ def calling(context: C, files: TlsFiles, disk: Disk) -> C:
 
 
 def restrict(context: ssl.SSLContext) -> None:
-    """Allows TLS from 1.2 on only."""
+    """Allows only TLS 1.2 and later."""
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
 
@@ -139,7 +139,8 @@ def show(context: ssl.SSLContext, files: TlsFiles, disk: Disk) -> None:
             raise BadArgument(f"{name}: not given; a certificate and its key are named together")
         _read(name, path, disk)
     try:
-        context.load_cert_chain(files.cert, files.key, password=b"")  # else OpenSSL asks a terminal
+        # without a password argument, OpenSSL would ask for it on the terminal
+        context.load_cert_chain(files.cert, files.key, password=b"")
     except (OSError, ValueError) as error:
         said = _said(error, "they are no certificate in PEM and its key without a password")
         raise BadArgument(f"tls_cert, tls_key: {files.cert}, {files.key}: {said}") from None

@@ -1,4 +1,4 @@
-"""Blocks as record batches, without a Python step an entry.
+"""Turns blocks into Arrow record batches. No Python code runs for each entry.
 
 A large block becomes a batch without a copy, because its offsets and values already have Arrow's layout:
 
@@ -6,8 +6,8 @@ A large block becomes a batch without a copy, because its offsets and values alr
     batch            └── key ───────────┼────────┘        │
                                         └───── value ─────┘
 
-Small blocks are gathered until they make a batch. Their values become one array over the bytes of these blocks: every
-second element is a value, and the elements between are the bytes between the values.
+Small blocks are collected until they fill a batch. The values of small blocks become one array over the blocks' bytes.
+Every second element of the array is a value; the other elements are the bytes between values.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ SCHEMA: Final = pa.schema(
     ]
 )
 WHOLE_BYTES: Final = 64 << 10
-"""Bytes of keys and values from which a block becomes a batch of its own."""
+"""A block with at least this many bytes of keys and values becomes a batch by itself."""
 BATCH_BYTES: Final = 4 << 20
-"""Bytes of gathered blocks in a batch; a batch has at least one block."""
+"""Blocks that are collected for one batch have about this many bytes; a batch has at least one block."""
 _TIME: Final = pa.timestamp("us", "UTC")
 _DATA: Final = int(EntryKind.DATA)
 
 
 def reader_of(found: Iterator[tuple[Rows, int, int]], keys: KeyFilter | None = None) -> Any:
-    """Makes the reader of the blocks' DATA entries. Each item has the block's rows, and the first and last wanted VLSN.
-    ``keys`` selects entries (None: all)."""
+    """Makes the Arrow reader of the blocks' DATA entries. Each item of ``found`` has the rows of blocks, and the first
+    and last wanted VLSN. ``keys`` selects entries (None: all)."""
     return pa.RecordBatchReader.from_batches(SCHEMA, _batches(found, keys))
 
 
@@ -54,7 +54,7 @@ def _batches(found: Iterator[tuple[Rows, int, int]], keys: KeyFilter | None) -> 
 
 def batches_of(rows: Rows, first: int, last: int, keys: KeyFilter | None = None) -> Iterator[Any]:
     """Yields the DATA entries from VLSN ``first`` to ``last`` (inclusive) as batches, none of them empty. The batches
-    keep a reference to ``rows.buf``; with ``keys`` they hold a copy of the selected entries. Raises ``BadBody`` if
+    keep a reference to ``rows.buf``; with ``keys`` they have a copy of the selected entries. Raises ``BadBody`` if
     offsets do not rise."""
     if not rows.rising().all():
         raise BadBody("offsets of a block do not rise from 0 to their column's length")
@@ -81,7 +81,7 @@ def batches_of(rows: Rows, first: int, last: int, keys: KeyFilter | None = None)
 
 
 def _whole(rows: Rows, index: int, first: int, last: int) -> Any:
-    """Makes a batch of one block of DATA without a copy of keys and values."""
+    """Makes a batch of one block that has only DATA entries, without a copy of keys and values."""
     header = rows.headers[index]
     count, block_first = int(header["count"]), int(header["first_vlsn"])
     key_bytes, value_bytes = int(header["key_bytes"]), int(header["value_bytes"])
@@ -125,8 +125,8 @@ def _gathered(rows: Rows, which: slice, first: int, last: int, keep: KeyFilter |
 
 
 def data_between(rows: Rows, vlsns: I64, first: int, last: int, keep: KeyFilter | None) -> slice | I64:
-    """Finds the DATA entries from VLSN ``first`` to ``last`` (inclusive) among these consecutive ``vlsns``, with the
-    keys that ``keep`` selects (None: all)."""
+    """Finds the DATA entries from VLSN ``first`` to ``last`` (inclusive) among the consecutive ``vlsns``. ``keep``
+    selects entries by key (None: all)."""
     span = slice(max(first - int(vlsns[0]), 0), max(last - int(vlsns[0]) + 1, 0))
     if keep is None and not rows.headers["kind"].any():
         return span
@@ -138,7 +138,7 @@ def data_between(rows: Rows, vlsns: I64, first: int, last: int, keep: KeyFilter 
 
 
 def keys_column(rows: Rows, chosen: slice | I64, count: int) -> Any:
-    """Copies the keys of these ``count`` entries; an entry without a key gets null."""
+    """Copies the keys of ``count`` chosen entries; an entry without a key gets null."""
     if not rows.has(BlockFlag.KEYS).any():
         return pa.nulls(count, pa.binary())
     starts, ends = rows.key_cuts()
@@ -146,14 +146,14 @@ def keys_column(rows: Rows, chosen: slice | I64, count: int) -> Any:
 
 
 def values_column(rows: Rows, chosen: slice | I64) -> Any:
-    """Copies the values of these entries."""
+    """Copies the values of the chosen entries."""
     starts, ends = rows.value_cuts()
     return _taken(rows, starts[chosen], ends[chosen], empty_is_null=False)
 
 
 def _taken(rows: Rows, starts: I64, ends: I64, *, empty_is_null: bool) -> Any:
-    """Returns the bytes from each start to its end as one array; starts and ends rise together. The array covers the
-    buffer, and every second element is the bytes between two results."""
+    """Returns the bytes from each start to its end as one array; starts and ends rise together. The array refers to the
+    whole buffer: every second element is the bytes between two results, and is left out of the returned array."""
     if not len(starts):
         return pa.array([], pa.binary())
     base = int(starts[0])

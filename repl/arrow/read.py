@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 NEEDS_PYARROW = "read_arrow needs PyArrow; install it with: pip install 'vlsnlog[arrow]'"
 Asked = tuple[Rows, int, int]
-"""Blocks, with the first and the last requested VLSN."""
+"""The rows of blocks, with the first and the last requested VLSN."""
 
 
 def read_arrow(
@@ -39,21 +39,22 @@ def read_arrow(
     consistency: Consistency = DURABLE,
     timeout_s: float = 10.0,
 ) -> pa.RecordBatchReader:
-    """Reads entries as Arrow record batches, a row an entry: ``vlsn`` and ``term`` (uint64), ``time`` (timestamp of µs,
-    UTC: when the master sealed it), ``key`` (binary, null without a key) and ``value`` (binary).
+    """Reads entries as Arrow record batches with one row for each entry: ``vlsn`` and ``term`` (uint64), ``time``
+    (timestamp of µs, UTC: when the master sealed it), ``key`` (binary, null without a key) and ``value`` (binary).
 
     ``source`` is a node's URL, the URLs of a group, separated by commas, or the directory of a stopped node. If a node
-    of a group fails, the next one is read; of a directory the durable entries are read. The range is from ``from_vlsn``
-    (default: the first VLSN) to ``to_vlsn`` (default: the durable end at the start), both inclusive; the log's own
-    entries have no rows. ``from_vlsn``, ``at``, ``key``, ``key_prefix`` and ``consistency`` are as in
-    ``connect(…).read``; ``consistency`` is for URLs only. Keys are selected here, by column: a node sends whole blocks.
+    of a group fails, the next one is read. From a directory the durable entries are read. The range is from
+    ``from_vlsn`` (default: the first VLSN) to ``to_vlsn`` (default: the durable end at the start), both inclusive. The
+    log's own entries have no rows. ``from_vlsn``, ``at``, ``key``, ``key_prefix`` and ``consistency`` are as in
+    ``connect(…).read``; ``consistency`` is for URLs only. Keys are compared in this process, by column, because a node
+    sends whole blocks.
 
-    The reader reads ahead by little. In memory are a page of about 4 MiB and the next one of a node, or a segment of a
-    directory, and the batches that the caller keeps. A large block is a batch of its own, without a copy of its keys
-    and values; small blocks are gathered. Batches are checked like every read.
+    Memory holds little: from a node, an answer of about 4 MiB and the next one; from a directory, one segment; and the
+    batches that the caller keeps. A large block is one batch, without a copy of its keys and values. Small blocks are
+    collected into batches. Batches are checked like every read.
 
     Raises ``ModuleNotFoundError`` without PyArrow, and ``BadArgument``, ``Unreachable``, ``Trimmed``, ``Damaged``,
-    ``LogInUse`` …: at once if the first batch fails, otherwise at the batch that fails."""
+    ``LogInUse`` … If the first batch fails, the error is raised at once, otherwise when the failing batch is read."""
     if find_spec("pyarrow") is None:
         raise ModuleNotFoundError(NEEDS_PYARROW, name="pyarrow")
     from repl.arrow.batches import reader_of
@@ -87,7 +88,8 @@ def _of_group(
     timeout_s: float,
 ) -> Iterator[Asked]:
     with connect_sync(urls, timeout_s=timeout_s) as log:
-        begin = from_vlsn if isinstance(from_vlsn, int) else 1  # all other positions are the first VLSN of a block
+        # a reader of blocks begins at the first VLSN of a block, unless a VLSN was requested
+        begin = from_vlsn if isinstance(from_vlsn, int) else 1
         end = 0
         for page in log.block_pages(from_vlsn, to_vlsn, at=at, consistency=consistency):
             end = end or min(page.durable, to_vlsn or page.durable)
@@ -108,6 +110,6 @@ def _of_directory(directory: str, from_vlsn: Begin, to_vlsn: int | None, at: dat
 
 
 def _begun(found: Iterator[Asked]) -> Iterator[Asked]:
-    """Reads the first item now, so that its error is raised to the caller, not to a later reader of batches."""
+    """Reads the first item now, so that an error is raised to the caller and not to a later reader of batches."""
     first = next(found, None)
     return iter(()) if first is None else chain((first,), found)

@@ -1,8 +1,8 @@
 """The audit: a Spark job that proves copies of a log equal.
 
-A node imports neither this package nor ``repl.spark``, the data source, whose name is here too.  The data source is
-imported only on first use, because the audit's tasks import this package and do not need Arrow.  The job is imported
-on first use too, because a repair runs without Spark.
+A node imports neither this package nor the data source ``repl.spark``, whose name is also available here. The data
+source is imported only on first use, because the audit's tasks import this package and do not need Arrow. The job is
+imported on first use too, because a repair runs without Spark.
 """
 
 from typing import TYPE_CHECKING

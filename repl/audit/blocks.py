@@ -1,6 +1,7 @@
-"""The blocks of one segment, as columns: the headers, checks and digests of all blocks are computed at once.
+"""The blocks of one segment, in columns. The headers, checks and digests of all blocks are computed at once.
 
-Headers are checked column by column, with the rules of ``vlsn.format.block.decode_header``; bodies by their crc.
+Headers are checked column by column, with the rules of ``vlsn.format.block.decode_header``. The bodies of blocks are
+checked by their crc.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ ROW: Final = np.dtype(
         *(("source", "<i8"), ("place", "<i8"), ("offset", "<i8"), ("size", "<i8")),
     ]
 )
-"""A block of one copy, ``size`` bytes behind the header of the frame at ``offset``."""
+"""The columns of one block of one copy. The block has ``size`` bytes, after the header of the frame at ``offset``."""
 Rows = NDArray[np.void]
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """The BLOCK frames of a segment whose frame crc is right; ``offsets`` and ``ends`` are the bounds of the frames.
-    ``whole`` marks the frames whose block is right too."""
+    """The BLOCK frames (a frame is a block's envelope in a segment) whose frame crc is right. ``offsets`` and ``ends``
+    are the bounds of the frames. ``whole`` marks the frames whose block is right too."""
 
     offsets: scan.Offsets
     ends: scan.Offsets
@@ -58,7 +59,7 @@ class Blocks:
         return Blocks(*(getattr(self, field.name)[which] for field in fields(self)))
 
     def rows(self, source: int, place: int) -> Rows:
-        """Returns one ``ROW`` for each block, with ``source`` and ``place``, its index among the places looked into."""
+        """Returns one ``ROW`` for each block. Each row contains ``source`` and ``place``, two indexes of the caller."""
         rows = np.empty(len(self), ROW)
         rows["first"], rows["last"], rows["term"] = self.first, self.last, self.headers["term"]
         rows["digest"], rows["offset"], rows["visible"] = self.digests, self.offsets, self.visible
@@ -68,8 +69,8 @@ class Blocks:
 
 
 def frames_of(buf: Buffer, part: Part, base: int = 0, checksums: Checksums | None = None) -> Frames:
-    """Reads the frames in ``buf``, which holds the segment's file from offset ``base`` to ``part.end``. ``buf`` is
-    shorter if the file is cut short. Without ``checksums``, no bytes for the digests are computed."""
+    """Reads the frames in ``buf``, which holds the segment's file from offset ``base`` to ``part.end``, or to the
+    file's end if that is earlier. Without ``checksums``, no bytes for the digests are computed."""
     return read_frames(
         buf,
         size=len(buf),
@@ -83,7 +84,7 @@ def frames_of(buf: Buffer, part: Part, base: int = 0, checksums: Checksums | Non
 
 
 def read_blocks(frames: Frames, checksums: Checksums | None = None) -> Blocks:
-    """Returns the blocks of ``frames``, and their digests."""
+    """Returns the blocks in ``frames``, with their digests."""
     mine = frames.good & (frames.headers["kind"] == FrameKind.BLOCK)
     offsets, envelopes, headers = frames.offsets[mine], frames.headers[mine], frames.heads[mine]
     first, count = headers["first_vlsn"], headers["count"].astype(np.uint64)
@@ -105,8 +106,8 @@ def read_blocks(frames: Frames, checksums: Checksums | None = None) -> Blocks:
 def blocks_at(
     source: Source, part: Part, start: int, end: int, checksums: Checksums | None = None
 ) -> tuple[Buffer, Blocks]:
-    """Reads bytes ``start`` to ``end`` of a segment, which must be whole frames or begin at byte 0. Returns the bytes
-    and the blocks in these bytes. Raises ``Unreadable``."""
+    """Reads bytes ``start`` to ``end`` of a segment; the range must begin and end at frames, or begin at byte 0.
+    Returns the bytes and the blocks in them. Raises ``Unreadable``."""
     buf = source.read(part, start, end)
     if start:
         part = replace(part, end=end, stated=end)

@@ -1,4 +1,5 @@
-"""Drops findings that another finding explains; the explaining finding names their rules as ``also``.  Pure.
+"""Drops findings that another finding explains. The explaining finding lists the rules of dropped findings as ``also``.
+Pure.
 
     cause                                        further findings that it causes in the same copy
     a file that is not the log's, or misplaced   order, claims, index, sidecar there, and where the next segment begins
@@ -66,7 +67,7 @@ def _with(cause: Finding, also: Sequence[Finding]) -> Finding:
 
 
 def _of_file(cause: Finding, found: Finding, segments: Segments) -> bool:
-    """Says whether ``found`` follows from ``cause``, a file that is another node's, or another segment's."""
+    """Returns whether ``found`` follows from ``cause``: a file of another node, or of another segment."""
     if not cause.more.keys() & {"of_node", "segment"}:
         return False
     if found.rule in (Rule.SIDECAR, Rule.INDEX):
@@ -75,14 +76,14 @@ def _of_file(cause: Finding, found: Finding, segments: Segments) -> bool:
         return found.rule in (Rule.GAP, Rule.OVERMARK, *_OF_ORDER)
     at = next((index for index, each in enumerate(segments) if each.file == cause.file), len(segments))
     behind = [(each.file, each.first.offset) for each in segments[at + 1 :] if each.first is not None]
-    if found.rule != Rule.DTVLSN:  # a segment's DTVLSN is compared with all later segments
+    if found.rule != Rule.DTVLSN:  # a segment's durable end (DTVLSN) is compared with all later segments
         behind = behind[:1]
     return found.rule in _OF_ORDER and (found.file, found.offset) in behind
 
 
 def _lost_with(cause: Finding, found: Finding, _: Segments) -> bool:
-    """Says whether a producer's submission seems to be missing only because a block between the neighbouring
-    submissions is lost."""
+    """Returns whether a producer's submission seems to be missing only because a block is lost between the submissions
+    before and after it."""
     if found.rule != Rule.PRODUCER_SEQUENCE or found.more["sequence"] <= found.more["before"] + 1:
         return False
     return bool(found.more["before_vlsn"] < cause.vlsn <= found.vlsn)
@@ -97,7 +98,7 @@ def _of_marks(cause: Finding, found: Finding, _: Segments) -> bool:
 
 
 def _of_term(cause: Finding, found: Finding, _: Segments) -> bool:
-    """Says whether ``found`` follows from ``cause``, a block whose term differs from the other copies' term."""
+    """Returns whether ``found`` follows from ``cause``: a block whose term differs from the other copies' term."""
     term, others = cause.more.get("term"), cause.more.get("other", {}).get("term")
     if term is None or term == others:
         return False
@@ -110,8 +111,8 @@ def _of_term(cause: Finding, found: Finding, _: Segments) -> bool:
 
 
 def _of_block(cause: Finding, found: Finding, _: Segments) -> bool:
-    """Says whether ``found`` reports that the damaged block differs from the other copies' block, or reports the
-    submission after this block's."""
+    """Returns whether ``found`` is a consequence of a damaged block: it reports a difference to the other copies'
+    block, or the submission after the block's."""
     if found.rule == AuditRule.DIVERGENCE:
         return found.vlsn == cause.vlsn
     producers = found.rule == cause.rule == Rule.PRODUCER_SEQUENCE
@@ -125,7 +126,7 @@ def _of_falling_term(cause: Finding, found: Finding, _: Segments) -> bool:
 
 
 def _of_end(cause: Finding, found: Finding, segments: Segments) -> bool:
-    """Says whether ``found`` follows from ``cause``: the copy ends before the VLSNs that an earlier audit read."""
+    """Returns whether ``found`` follows from ``cause``: the copy ends before VLSNs that an earlier audit has read."""
     if found.rule == AuditRule.CHANGED_PAST:
         ranges = found.more.get("range", -1) >= (cause.vlsn - 1) >> RANGE_BITS
         return ranges or (bool(segments) and found.file == segments[-1].file)
@@ -141,4 +142,4 @@ _CAUSES: Final[Sequence[tuple[str, Callable[[Finding, Finding, Segments], bool]]
     *((rule, _of_block) for rule in (Rule.TRANSACTION, Rule.DTVLSN, Rule.PRODUCER_SEQUENCE)),
     *((rule, _lost_with) for rule in (*DAMAGE, Rule.OVERMARK, Rule.CONTIGUITY)),
 )
-"""Which rule explains which others; a finding that is explained by an earlier finding explains nothing."""
+"""Which rule explains which others. A finding that is explained by another one explains nothing itself."""

@@ -1,12 +1,14 @@
-"""Checks one segment: every frame and block; also collects the facts that the check of its neighbours needs.
+"""Checks one segment: every frame (a block's envelope) and every block. The check also collects the facts that checks
+of the neighbouring segments need.
 
     frames ─► crc, padding ─► blocks ─► header crc, body crc, lengths ─► visible ─► follow on, terms ─► digests
 
-Nothing is reported twice: a damaged frame is one finding, which covers the gap in the VLSNs at that frame.  The
-finding's VLSN comes from the block header if the header is whole, else it is the VLSN that is due at that place.
+Nothing is reported twice: a damaged frame is one finding, which covers the missing VLSNs at that frame. The finding's
+VLSN comes from the block header if the header is intact. If the header is damaged, the finding has the VLSN that is due
+at that place.
 
-``joints`` sees the results of all segments. It checks that each segment continues the one before, and that overmarks
-have rollback records, which may lie in another segment.
+Module ``joints`` receives the results of all segments, and checks that each segment continues the one before. It also
+checks that overmarks (flags on rolled-back frames) have rollback records, which may be in another segment.
 """
 
 from __future__ import annotations
@@ -55,10 +57,10 @@ def check_segment(
     checksums: Checksums = Checksums.SHA256,
     fill: Callable[[list[tuple[int, int]]], None] = lambda _: None,
 ) -> SegmentAudit:
-    """Audits one segment. ``buf`` is the segment's file from the first byte, ``sidecar`` the bytes of its sidecar,
-    ``indexed`` the mappings of the directory's index for this segment. The profile has at most ``samples`` buckets of
-    time. ``plain`` has the frames and blocks that were read window by window; ``fill`` then reads further spans of the
-    segment into ``buf``."""
+    """Audits one segment. ``buf`` is the segment's file from the first byte, ``sidecar`` the bytes of its sidecar
+    (index file), ``indexed`` the mappings of the directory's index for this segment. The profile has at most
+    ``samples`` buckets of time. ``plain`` has the frames and blocks that were read window by window; in that case
+    ``fill`` reads further spans of the segment into ``buf``."""
     frames, blocks = plain or _read(buf, part, checksums)
     visible = blocks.only(blocks.visible)
     bad = sorted({*frames.damage, *blocks.offsets[~blocks.whole].tolist()})
@@ -88,7 +90,7 @@ def check_segment(
     ]
     if plain is not None:
         fill([(int(visible.offsets[row]), int(visible.ends[row])) for row in sampled(visible)])
-    told = {"faults": (), "repeated": ()}  # empty, because these faults are among the findings
+    told = {"faults": (), "repeated": ()}  # empty, because the findings already report faults of this kind
     return SegmentAudit(
         **{name: told.get(name, getattr(facts, name)) for name in Facts.__slots__},
         source=part.source,
@@ -119,7 +121,8 @@ def _read(buf: Buffer, part: Part, checksums: Checksums) -> tuple[Frames, Blocks
 
 
 def _vlsn_at(offset: int, buf: Buffer, part: Part, visible: Blocks) -> int:
-    """Returns the first VLSN of the block at ``offset`` if the block's header is right, else the VLSN due there."""
+    """Returns the first VLSN of the block at ``offset`` if the block's header is intact; otherwise the VLSN due
+    there."""
     try:
         return int(decode_header(memoryview(buf), offset + FRAME_BYTES).first_vlsn)
     except BadBody:
@@ -142,7 +145,7 @@ def _damage(offset: int, frames: Frames, blocks: Blocks) -> Fault:
 
 
 def _transactions(buf: Buffer, visible: Blocks) -> Iterator[Fault]:
-    """Checks that each block holds only whole transactions."""
+    """Checks that no block contains only a part of a transaction."""
     for row in np.flatnonzero(visible.headers["flags"] & np.uint8(TXNS)).tolist():
         block = memoryview(buf)[int(visible.offsets[row]) + FRAME_BYTES :]
         try:
@@ -164,7 +167,8 @@ def _columns(blocks: Blocks) -> Visible:
 
 
 def _sidecar(buf: Buffer, frames: Frames, visible: Blocks, data: bytes | None, part: Part) -> Iterator[Fault]:
-    """Checks the sidecar against the segment, unless the segment is damaged, which is a finding already."""
+    """Checks the sidecar (index file) against the segment. A damaged segment is a finding already, so its sidecar is
+    not checked."""
     if data is None or frames.damage or not len(frames.offsets):
         return
     vlsn = int(visible.first[0]) if len(visible) else part.prev_last_vlsn + 1
@@ -197,7 +201,7 @@ def _content(buf: Buffer, frames: Frames, sidecar: Sidecar) -> int:
 
 
 def _groups(buf: Buffer, visible: Blocks) -> Iterator[GroupAt]:
-    """Yields the segment's GROUP entries, by parsing the few blocks that hold the log's own entries."""
+    """Yields the segment's GROUP entries. Parses only the few blocks that hold the log's own entries."""
     kinds, flags = visible.headers["kind"], visible.headers["flags"]
     own = (kinds == EntryKind.GROUP) | ((kinds == KIND_COLUMN) & (flags & np.uint8(TXNS) == 0))
     view = memoryview(buf)
@@ -207,11 +211,12 @@ def _groups(buf: Buffer, visible: Blocks) -> Iterator[GroupAt]:
             for entry in entries(block, decode_header(block), kinds=_GROUPS):
                 yield group_at(int(entry.vlsn), GroupEntry.decode(entry.value))
         except BadBody:
-            continue  # impossible columns under right checksums: the comparison of the copies reports this block
+            continue  # invalid columns with right checksums: the comparison of the copies reports this block
 
 
 def _places(number: int, visible: Blocks) -> Iterator[Place]:
-    """Places the blocks in ranges; a block that continues into the next range is in the places of both ranges."""
+    """Assigns the blocks to ranges of VLSNs. A block that continues into the next range is in the places of both
+    ranges."""
     firsts, lasts = visible.first >> np.uint64(RANGE_BITS), visible.last >> np.uint64(RANGE_BITS)
     for key in np.union1d(firsts, lasts).tolist():
         rows = np.flatnonzero((firsts == key) | (lasts == key))

@@ -1,4 +1,4 @@
-"""Makes the report on each copy from the results of the copy's segments.  Pure."""
+"""Makes the report on each copy from the results of the copy's segments. Pure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _report(
     modified = {part.number: part.modified_us for part in survey.parts}
     firsts = [segment.first.vlsn for segment in segments if segment.first]
     lasts = [segment.last.vlsn for segment in segments if segment.last]
-    if read.missing:  # the copy's first or last block may be in a segment that was not read
+    if read.missing:  # a segment that was not read may contain the copy's first or last block
         firsts, lasts = [survey.first] * bool(survey.first), [max([survey.last, *lasts])]
     return SourceReport(
         source=source.text,
@@ -94,8 +94,7 @@ def _overmarks(segment: SegmentAudit) -> Iterator[OvermarkRow]:
 
 
 def _holes(read: Read) -> Iterator[Span]:
-    """Yields the VLSNs that are missing inside of segments, and between a segment and the next one that has a visible
-    block."""
+    """Yields the VLSNs that are missing in a copy: inside a segment, or between two segments with visible blocks."""
     segments = read.segments
     for segment in segments:
         for first, last in segment.profile.holes:

@@ -3,9 +3,9 @@
     index   12 → 00000002.vlog:8192      a visible block that begins with VLSN 12 must lie there
     state   term 3 from 7 to 40          the visible blocks of 7 to 40, and no others, are of term 3
 
-Three things are normal. An index may end earlier than the log. An index may point past a segment's end, at damage, or
-into segments that the next opening of the log reads again. After a rollback, an index is cut only when the next entry
-is logged.
+Three differences are normal. An index may end earlier than the log. An index may point past a segment's end, at damage,
+or into segments that the next opening of the log reads again. After a rollback, an index is cut only when the next
+entry is logged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vlsn.verify.noted_terms import check_noted, check_term
 
 
 def check_index(blocks: Blocks, damage: Sequence[int], end: int, indexed: Indexed) -> Iterator[Pointed]:
-    """Checks the index's mappings into one segment, whose log ends at offset ``end``."""
+    """Checks the index's mappings into one segment. ``end`` is the offset at which the segment's log ends."""
     vlsns, offsets = indexed.vlsns, indexed.offsets
     inside = (offsets < end) & ~np.isin(offsets, np.array(damage, np.int64))
     inside &= ~np.isin(offsets, blocks.offsets[~blocks.whole])
@@ -48,7 +48,7 @@ def check_index(blocks: Blocks, damage: Sequence[int], end: int, indexed: Indexe
 
 
 def check_pointed(source: str, segments: Sequence[SegmentAudit]) -> Iterator[Finding]:
-    """Reports the wrong mappings in a source's index, once the source's rollbacks are known."""
+    """Reports a source's wrong index mappings, after the source's rollbacks were found."""
     starts, _, last = rollbacks_of(segments)
     due = [(record.first_lsn, end_of(at, record)) for at, record in starts.items() if at > last]
     for segment in segments:

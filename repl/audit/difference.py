@@ -1,8 +1,8 @@
 """Finds the first difference in a range of VLSNs whose digests are not equal: the VLSN, and both values.
 
-Each such range has a task of its own, which reads only the frames of that range from every source.
-The content that most copies share is the model; if two contents have equally many copies, the first source's is.
-Blocks that are damaged in a copy, or missing at its edge, are findings already, so they are ignored here, unless the
+Each range that differs has its own task, which reads only the frames of that range from every source. The content that
+most copies have is the *model*. If two contents are in equally many copies, the first source's content is the model. A
+block that is damaged in a copy, or missing at the copy's edge, is a finding already. It is compared here only if the
 other copies have a block with another name at that place.
 """
 
@@ -31,12 +31,12 @@ from vlsn.verify.inspection import Rule
 
 _BYTES = {"key", "value"}
 RANGES_SHOWN = 16
-"""The most ranges that are searched for their first difference; further ranges are only counted."""
+"""The most ranges that are searched for their first difference. Further ranges that differ are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Located:
-    """One block of one source, ``size`` bytes behind the header of the frame at ``offset``."""
+    """One block of one source. The block has ``size`` bytes, after the header of the frame at ``offset``."""
 
     source: int
     part: Part
@@ -52,7 +52,7 @@ class _Located:
 
 @dataclass(frozen=True, slots=True)
 class RangeTask:
-    """A range to search, and the places of its blocks in each source (by index)."""
+    """A range of VLSNs to search, and the places of its blocks in each source (by index)."""
 
     range: int
     bounds: Bounds
@@ -64,7 +64,7 @@ def first_differences(task: RangeTask, sources: Sequence[Source]) -> list[Findin
     """Returns one finding for each source whose blocks differ from the blocks that most sources have."""
     rows = rows_of(task, sources)
     rows = rows[rows["visible"] & inside(rows, task) & (rows["last"] > task.bounds.after)]
-    rows = rows[np.argsort(rows["first"], kind="stable")]  # of two blocks at one VLSN the later counts
+    rows = rows[np.argsort(rows["first"], kind="stable")]  # if two blocks are at one VLSN, the later one counts
     copies = [rows[rows["source"] == index] for index in range(len(sources))]
     vlsns = np.unique(rows["first"])
     digests = np.stack([_covering(copy, vlsns) for copy in copies])
@@ -81,7 +81,7 @@ def first_differences(task: RangeTask, sources: Sequence[Source]) -> list[Findin
 
 
 def rows_of(task: RangeTask, sources: Sequence[Source]) -> Rows:
-    """Reads the whole blocks of a range in every source, visible or not."""
+    """Reads the intact blocks of a range in every source, both visible and rolled-back ones."""
     pieces = [np.empty(0, ROW)]
     for index, (part, place) in enumerate(task.places):
         _, blocks = blocks_at(sources[part.source], part, place.start, place.end, task.checksums)
@@ -91,14 +91,14 @@ def rows_of(task: RangeTask, sources: Sequence[Source]) -> Rows:
 
 
 def inside(rows: Rows, task: RangeTask) -> Bools:
-    """Marks the blocks that lie in the compared VLSNs."""
+    """Marks the blocks that are within the compared VLSNs."""
     marked: Bools = (rows["first"] >= task.bounds.first) & (rows["last"] <= task.bounds.last)
     return marked
 
 
 def _covering(copy: Rows, vlsns: U64) -> NDArray[np.bytes_]:
-    """Returns the digests of the blocks that hold ``vlsns``. A damaged or missing block, which is a finding of its own,
-    has an empty digest."""
+    """Returns, for each of ``vlsns``, the digest of the block that contains it. For a damaged or missing block, which
+    is a finding already, the digest is empty."""
     digests = np.zeros(len(vlsns), copy["digest"].dtype)
     if len(copy):
         at = np.searchsorted(copy["first"], vlsns, "right") - 1
@@ -114,7 +114,7 @@ def difference(
     sources: Sequence[Source],
     rule: Rule | AuditRule = AuditRule.DIVERGENCE,
 ) -> Finding:
-    """Returns a finding that says how one block differs from the model: the first VLSN, and both values."""
+    """Returns a finding that describes how one block differs from the model: the first VLSN, and both values."""
     model, other = (_Located.of(row, task) for row in (model_row, other_row))
     try:
         ours, theirs = _entries(model, sources), _entries(other, sources)
@@ -142,15 +142,15 @@ def difference(
 
 
 def _first_byte(one: bytes | None, two: bytes | None) -> int:
-    """Returns the index of the first byte at which the two values differ. If one value is the beginning of the other,
-    that is the shorter value's length."""
+    """Returns the index of the first byte at which two values differ. If one value is the beginning of the other,
+    returns the length of the shorter value."""
     one, two = one or b"", two or b""
     return next((at for at, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
 
 
 def _is_replaceable(model: _Located, other: _Located, sources: Sequence[Source]) -> bool:
-    """Says whether a repair may put the model's block in place of the other: both have the same size, and no record
-    outside of the log is derived from either."""
+    """Returns whether a repair may write the model's block over the other block. The two blocks must have the same
+    size, and no record outside the log may be derived from either block."""
     heads = [_header(each, sources) for each in (model, other)]
     return padded(model.size) == padded(other.size) and not any(head is None or is_summed_up(head) for head in heads)
 

@@ -1,4 +1,4 @@
-"""Digests: numbers that two copies of a log share when their blocks are the same, and not otherwise.  Pure.
+"""Digests: numbers that are equal in two copies of a log if, and only if, their blocks are equal. Pure.
 
     block    SHA-256 of the frame's payload, which is the block as its master sealed it, the same bytes on each node.
              The frame's salt, offset and flag are no part of the payload
@@ -10,9 +10,9 @@
     node b   │1 2 3│4 5 6 7 8│9 …         are kept for a segment's first and last leaf.  Then it does not matter how
     leaves    ──────┴──────┴─────         a log is cut into segments and tasks.
 
-The whole block is counted in the leaf and the range of its first VLSN.  Nobody can make two different blocks with the
-same SHA-256. With ``Checksums.CRC`` a block's digest is two checksums of different polynomials, recomputed from its
-bytes. No fault of a disk, a network or a program leaves both checksums unchanged, but a forger can.
+Each block is counted in the leaf and the range of its first VLSN. Nobody can make two different blocks with the same
+SHA-256. With ``Checksums.CRC`` a block's digest is two checksums of different polynomials, recomputed from its bytes.
+No fault of a disk, a network or a program leaves both checksums unchanged, but a forger can.
 
     entry digest   crc32c << 32 | crc32 of (length of the key as u32, key, value): a client keeps it for each append
 """
@@ -36,15 +36,15 @@ from vlsn.seams import Buffer
 
 RANGE_BITS: Final = 16
 LEAF_BITS: Final = 9
-"""A segment's result has the digests of the single blocks of two leaves: at most 32 KiB, if each block has one
-entry."""
+"""A leaf is 2 to the power of this many VLSNs. A segment's result has the digests of the single blocks of two leaves:
+at most 32 KiB, if each block has one entry."""
 DIGEST_BYTES: Final = 32
 NO_CHAIN: Final = bytes(DIGEST_BYTES)
-"""The chain before the first range."""
+"""The chain value before the first range."""
 U64 = NDArray[np.uint64]
 U32 = NDArray[np.uint32]
 Digests = NDArray[np.bytes_]
-"""One row for each block; all rows have the same width."""
+"""An array with one row for each block; all rows have the same width."""
 
 
 class Checksums(StrEnum):
@@ -65,21 +65,22 @@ class RangeDigest:
 
 
 class Leaf(NamedTuple):
-    """The blocks of a leaf that may have begun in an earlier segment, or may continue in a later one."""
+    """The blocks of one leaf (512 VLSNs) in one segment. The leaf may begin in an earlier segment, or continue in a
+    later one."""
 
     number: int
-    """The leaf's first VLSN >> 9."""
+    """The leaf's number: its first VLSN >> 9."""
     digests: bytes
     """The digests of the leaf's blocks, concatenated."""
 
 
 Piece = Leaf | bytes
-"""One leaf that may be incomplete, or the concatenated digests of whole leaves."""
+"""One leaf that may be incomplete, or the concatenated digests of complete leaves."""
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
     """Consecutive blocks of one range: one segment's share of the range, or the joined shares of several segments. The
-    first and the last piece may be leaves that are incomplete."""
+    first and the last piece may be incomplete leaves."""
 
     range: int
     entries: int
@@ -88,12 +89,12 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sum(self) -> RangeDigest:
-        """Returns the range's digest, if this share holds all blocks of the range."""
+        """Returns the digest of the range. The share must contain all blocks of the range."""
         digest = sha256(b"".join(map(_hashed, self.pieces))).digest()
         return RangeDigest(self.range, self.entries, self.blocks, digest)
 
     def then(self, after: Share) -> Share:
-        """Joins ``after``, the share that follows in the log, to this share."""
+        """Joins this share and ``after``, the share that follows in the log."""
         mine, (first, *others) = list(self.pieces), after.pieces
         if isinstance(last := mine[-1], Leaf) and isinstance(first, Leaf) and last.number == first.number:
             mine[-1] = Leaf(first.number, last.digests + first.digests)
@@ -105,7 +106,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _share(at: int, entries: int, blocks: int, *pieces: Piece) -> Share:
-    """Makes a share of its pieces: leaves out empty pieces, and joins neighbouring digests into one piece."""
+    """Makes a share from its pieces. Empty pieces are dropped, and neighbouring digests are joined into one piece."""
     kept: list[Piece] = []
     for piece in pieces:
         if not piece:
@@ -123,7 +124,8 @@ def _hashed(piece: Piece) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The bytes ``start`` to ``end`` (exclusive) of a segment: the frames whose blocks have entries of one range."""
+    """The bytes ``start`` to ``end`` (exclusive) of a segment: the frames (envelopes of blocks) whose blocks have
+    entries of one range."""
 
     range: int
     number: int
@@ -132,7 +134,7 @@ class Place:
 
 
 def compared_bytes(checksums: Checksums | None, payloads: Sequence[Buffer]) -> bytes:
-    """Computes the bytes that ``block_digests`` needs of each payload, and concatenates them. With ``checksums`` None,
+    """Computes the bytes of each payload that ``block_digests`` needs, and concatenates them. If ``checksums`` is None,
     the result is empty."""
     if checksums is Checksums.SHA256:
         return b"".join([sha256(payload).digest() for payload in payloads])
@@ -140,8 +142,8 @@ def compared_bytes(checksums: Checksums | None, payloads: Sequence[Buffer]) -> b
 
 
 def block_digests(checksums: Checksums | None, crc32c: U32, compared: bytes) -> Digests:
-    """Returns a digest for each block, made of its crc32c and its part of ``compared``: 32 bytes or 8. With
-    ``checksums`` None, the digests are empty."""
+    """Returns a digest for each block, made of its crc32c and its 32 or 8 bytes in ``compared``. If ``checksums`` is
+    None, the digests are empty."""
     if checksums is Checksums.SHA256:
         return np.frombuffer(compared, f"S{DIGEST_BYTES}")
     if checksums is None:
@@ -169,8 +171,8 @@ def _sums(sum_of: Callable[..., int], heads: Sequence[bytes], values: Sequence[b
 
 
 def shares_of(first: U64, count: U64, digests: Digests) -> list[Share]:
-    """Returns a segment's shares of the ranges that its blocks belong to, in the order of the log. This is also the
-    order of the VLSNs, unless there is a finding."""
+    """Returns a segment's shares of the ranges that its blocks belong to, in the order of the log. Unless there is a
+    finding, this is also the order of the VLSNs."""
     leaves = first >> np.uint64(LEAF_BITS)
     order = np.argsort(leaves >> np.uint64(RANGE_BITS - LEAF_BITS), kind="stable")
     leaves, count = leaves[order], count[order]
@@ -197,7 +199,7 @@ def _runs(column: U64) -> list[tuple[int, int]]:
 
 
 def merged(shares: Iterable[Share]) -> dict[int, Share]:
-    """Joins ``shares``, given in the order of the log, into one share for each range."""
+    """Joins ``shares``, which are in the order of the log, into one share for each range."""
     whole: dict[int, Share] = {}
     for share in shares:
         before = whole.get(share.range)
@@ -206,7 +208,7 @@ def merged(shares: Iterable[Share]) -> dict[int, Share]:
 
 
 def summed(shares: Iterable[Share]) -> dict[int, RangeDigest]:
-    """Returns the digests of whole ranges, in ascending order; ``shares`` are all their shares in the order of the
+    """Returns the digests of complete ranges, ascending. ``shares`` are all shares of these ranges, in the order of the
     log."""
     return {at: share.sum for at, share in sorted(merged(shares).items())}
 
@@ -218,7 +220,8 @@ def chained(chain: bytes, digest: RangeDigest) -> bytes:
 
 
 def differing(copies: Sequence[Mapping[int, RangeDigest]], knows: Sequence[Callable[[int], bool]]) -> list[int]:
-    """Returns, in ascending order, the ranges whose digests are not equal in all copies that ``knows`` them."""
+    """Returns, ascending, the ranges with different digests in two copies. For each copy, ``knows`` says whether a
+    range was read completely."""
     found = []
     for at in sorted(set().union(*copies)):
         here = {copy.get(at) for copy, known in zip(copies, knows, strict=True) if known(at)}

@@ -1,10 +1,10 @@
-"""A node's directory as a source: the directory of a stopped or a running node, or a copy of such a directory.
+"""A node's directory as a source of an audit. The node may be stopped or running, or the directory may be a copy.
 
-The directory's lock shows whether the node runs.  A running node's log is read up to the synced length, which comes
-from the log's own bytes and from ``state``; everything before that length must be whole.  A stopped node's last
-segment is read to the end of the file, where a torn tail is normal. The checkpoint and the idle end in ``state`` say
-which bytes cannot be a torn tail.  Files are read, not mapped, so that a bad sector is an error and does not kill a
-worker.
+The directory's lock shows whether the node runs. A running node's log is read up to the synced length, which comes from
+the log's own bytes and from ``state``. All bytes before that length must be intact. A stopped node's last segment is
+read to the end of the file, where a torn tail (a write cut by a crash) is normal. The checkpoint and the idle end in
+``state`` limit which bytes can be a torn tail. Files are read, not memory-mapped: a bad sector is then an error, and
+does not kill the worker process.
 """
 
 from __future__ import annotations
@@ -46,18 +46,19 @@ from vlsn.verify.inspection import Rule
 from vlsn.verify.segment_chain import Link, Stated, Stray, log_chain, read_stated, rollback_starts
 
 HEAD_BYTES: Final = 1 << 20
-"""The bytes read first of a segment; they nearly always hold the first block."""
+"""The bytes of a segment that are read first; nearly always, these bytes contain the first block."""
 PIECE_BYTES: Final = 1 << 20
 _KINDS: Final = {".vlog": "segments", ".vidx": "sidecars"}
 _ASIDE: Final = re.compile(r"\.(cut|damaged)-|\.old\b")
 TAIL_BYTES: Final = 8 << 20
-"""The bytes before the end of the log that are searched for the highest DTVLSN, which nearly always rises."""
+"""The bytes before the end of the log that are searched for the highest durable end (DTVLSN). It is nearly always in
+the last block, because later blocks have higher ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class DirectorySource:
     path: str
-    """The absolute path, because a task has a working directory of its own."""
+    """The absolute path, because a task has another working directory."""
     text: str
     held: bool = False
     """True if this process holds the directory's lock, so that no node runs on the directory."""
@@ -160,7 +161,7 @@ class DirectorySource:
 
     def sidecar(self, part: Part) -> bytes | None:
         if part.newest:
-            return None  # the segment was closed since, so its sidecar covers more than the survey has seen
+            return None  # the segment was closed after the survey, so its sidecar covers more than the survey has seen
         try:
             with open(f"{self.path}/{sidecar_name(part.number)}", "rb", opener=open_regular) as file:
                 return file.read()
@@ -178,7 +179,8 @@ class DirectorySource:
         return {number: Indexed(*each, found.bounds) for number, each in columns if each is not None}
 
     def _promised(self, disk: Disk, findings: list[Finding]) -> NodeRecord | None:
-        """Reads the node file. A copy of the log alone has no such file; a directory that a node has opened has one."""
+        """Reads the node file. Every directory that a node has opened has a node file; a copy of the log alone has
+        none."""
         try:
             return read_slots(disk, f"{self.path}/{NODE_FILE_NAME}")[0]
         except FileNotFoundError:
@@ -190,8 +192,8 @@ class DirectorySource:
             return None
 
     def _index_faults(self, found: Mappings, links: Sequence[Link], missing: Set[str]) -> Iterator[Finding]:
-        """Yields findings for the parts of the index that cannot be read. Also reports missing segments that the index
-        points into and that no other finding reports."""
+        """Yields findings for unreadable parts of the index. Also reports a missing segment if the index points into it
+        and no other finding reports it."""
         for fault in found.faults:
             yield self._finding(Rule.INDEX, INDEX_NAME, fault.vlsn or 0, str(fault))
         known = {segment_name(number) for link in links for number in (link.number, *link.missing_before)} | missing
@@ -212,7 +214,7 @@ class DirectorySource:
         try:
             vlsn = int(decode_header(file.read(FIRST_FRAME + FRAME_BYTES, BLOCK_BYTES)).first_vlsn)
         except BadBody:
-            pass  # the first block of the log cannot be read
+            pass  # the log's first block is unreadable, which another finding reports
         finally:
             file.close()
         more = {"of_node": link.header.node} if link.foreign and link.header is not None else {}
@@ -222,8 +224,8 @@ class DirectorySource:
         return Finding(rule=rule, source=self.text, file=file, offset=0, vlsn=vlsn, detail=detail)
 
     def _without_zeros(self, part: Part) -> Part:
-        """Cuts the zeros off the end of a last segment, so that its file need not be read to the end. Nearly all last
-        segments end in zeros."""
+        """Shortens the last segment by the zeros at its end, so that its file need not be read completely. Nearly all
+        last segments end in zeros."""
         if part.closed:
             return part
         buf = self.read(part, 0, part.end, segment_buffer(part.end))
@@ -233,7 +235,8 @@ class DirectorySource:
         return part if np.frombuffer(memoryview(buf)[found.end :], np.uint8).any() else replace(part, end=found.end)
 
     def _bounds(self, parts: Sequence[Part]) -> tuple[int, int, int]:
-        """Returns the first and the last visible VLSN and the highest DTVLSN; reads only the two ends of the log."""
+        """Returns the first and the last visible VLSN and the highest durable end (DTVLSN). Reads only the beginning
+        and the end of the log."""
         first = last = dtvlsn = seen = 0
         for part in parts:
             if first := self._first_vlsn(part):
@@ -254,7 +257,7 @@ class DirectorySource:
 
 
 def _sizes(path: str) -> Sizes:
-    """Returns the bytes that each kind of file takes on the disk."""
+    """Returns the bytes on the disk, for each kind of file."""
     sizes = dict.fromkeys(("segments", "sidecars", "aside"), 0)
     with os.scandir(path) as there:
         for each in there:
@@ -276,7 +279,7 @@ def _allocated_by(file: os.DirEntry[str]) -> int:
     try:
         return file.stat(follow_symlinks=False).st_blocks * 512
     except FileNotFoundError:
-        return 0  # a running node has removed the file by cleaning
+        return 0  # cleaning of a running node has removed the file
 
 
 def _part(index: int, link: Link, stated: Stated) -> Part:
@@ -309,8 +312,8 @@ def _noted(stated: Stated, promised: NodeRecord | None) -> Noted:
 
 
 def _ends(buf: Buffer, part: Part) -> tuple[int, int, int]:
-    """Returns the first and the last visible VLSN of a segment and the highest DTVLSN in it; zeros for none. Reads only
-    lengths and the headers that matter, unless damage must be skipped."""
+    """Returns three numbers of a segment, 0 for none: the first and the last visible VLSN, and the highest durable end
+    (DTVLSN) in its blocks. Reads only lengths and a few headers, unless damage must be skipped."""
     end = min(part.end, len(buf) & ~7)
     if end <= FIRST_FRAME:
         return 0, 0, 0
@@ -350,5 +353,5 @@ def _checkpoint_dtvlsn(buf: Buffer, part: Part, offsets: scan.Offsets, headers: 
                 start = offset + FRAME_BYTES
                 highest = max(highest, record.decode(view[start : start + record.LAYOUT.size]).dtvlsn)
             except BadBody:
-                continue  # the check of the segment reports this record
+                continue  # the segment's own check reports this damaged record
     return highest

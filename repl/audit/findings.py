@@ -1,4 +1,4 @@
-"""The audit's findings: each names one rule that does not hold, the place, and the facts that this rule adds."""
+"""The audit's findings. Each names a rule that does not hold, the place, and the facts that belong to this rule."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vlsn.verify.facts import FAULTS_MAX
 from vlsn.verify.inspection import Fault
 
 FINDINGS_MAX: Final = FAULTS_MAX
-"""The most findings of one rule for one segment; further findings of the rule are only counted."""
+"""The most findings of one rule for one segment. Further findings of the rule are only counted."""
 VALUE_BYTES_SHOWN: Final = 200
 _BYTES_BEFORE: Final = 40
 _TIMES: Final = frozenset({"time", "modified_us", "modified_us_then"})
@@ -21,9 +21,9 @@ _TIMES: Final = frozenset({"time", "modified_us", "modified_us_then"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One rule that does not hold, and the place: ``offset`` in bytes of ``file``, ``vlsn`` the first VLSN concerned
-    (0 for none).  ``owner`` is the node whose copy it is. ``mend`` is the command that mends the fault, "" if no
-    command does. ``more`` has the facts that this rule adds."""
+    """One rule that does not hold, and the place: ``offset`` in bytes of ``file``, and ``vlsn``, the first VLSN
+    concerned (0 for none). ``owner`` is the node whose copy it is. ``mend`` is the command that mends the fault, or "".
+    ``more`` has the facts that belong to this rule."""
 
     rule: str
     source: str
@@ -42,7 +42,8 @@ class Finding:
 
 
 def finding_of(source: str, file: str, fault: Fault) -> Finding:
-    """Returns the finding for a fault. Its VLSN is the lower one of the VLSN that is due and the VLSN that is there."""
+    """Returns the finding for a fault. The finding's VLSN is the lower of two: the VLSN that is due, and the VLSN that
+    is there."""
     vlsn = min(fault.vlsn, fault.there) if fault.there else fault.vlsn
     place = {"source": source, "file": fault.file or file}
     return Finding(rule=fault.rule, offset=fault.offset, vlsn=vlsn, detail=fault.detail, more=fault.more, **place)
@@ -68,20 +69,21 @@ def _moment(us: int) -> str:
 
 
 def shown(name: str, data: bytes | None, at: int = 0) -> dict[str, Any]:
-    """Returns ``data`` as JSON has it: as text, or as base64 under ``name_b64``; at most 200 bytes. They are the first
-    200 if byte ``at`` is among these, else they begin shortly before ``at``, at byte ``name_from``."""
+    """Returns at most 200 bytes of ``data`` as JSON has them: as text, or as base64 under ``name_b64``. The first 200
+    bytes are returned if byte ``at`` is among them. Otherwise the returned bytes begin shortly before ``at``, and
+    ``name_from`` is the index of the first one."""
     if data is None:
         return {name: None}
     start = 0 if at < VALUE_BYTES_SHOWN else at - _BYTES_BEFORE
     while start and at - start < _BYTES_BEFORE + 3 and data[start] & 0xC0 == 0x80:
-        start -= 1  # back to a character's first byte
+        start -= 1  # goes back to the first byte of a UTF-8 character
     cut = data[start : start + VALUE_BYTES_SHOWN]
     more = {f"{name}_bytes": len(data)} if len(data) > len(cut) else {}
     more |= {f"{name}_from": start} if start else {}
     try:
         return {name: cut.decode()} | more
     except UnicodeDecodeError as error:
-        # A character that the cut splits does not make text binary.
+        # A character that is cut at the end does not make text binary.
         ends = len(data) > start + len(cut) and len(cut) - error.start < 4 and error.reason == "unexpected end of data"
         if ends:
             return {name: cut[: error.start].decode()} | more

@@ -1,4 +1,4 @@
-"""A client's history: a file of the entries that were acknowledged to the client, one line each, in any order.
+"""A client's history: a file with the entries that were acknowledged to the client, one line each, in any order.
 
     {"vlsn": 57, "digest": "9ae0daaf52d5a2f1"}             digest: ``digest.entry_digest`` of value and key
     {"vlsn": 58, "value": "paid 10", "key": "alice"}       or the entry itself, as ``vlsnlog read --json`` prints it
@@ -7,8 +7,8 @@
     {"vlsn": 60, "digest": "…", "read": true}              a reader has received this entry at VLSN 60
     {"vlsn": 61, "digest": "…", "sent": 7.5, "acked": 8}   appends acknowledged before 7.5 have lower VLSNs
 
-Each task reads a range of the file's bytes: a line belongs to the range that it begins in.  Tasks pass on arrays of
-(VLSN, digest) by range of VLSNs, with ``RANGE_BITS`` as in the digests of blocks.
+Each task reads a range of the file's bytes; a line belongs to the range in which it begins. Tasks exchange arrays of
+(VLSN, digest), grouped by range of VLSNs, with ``RANGE_BITS`` as for the digests of blocks.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ PART_BYTES: Final = 16 << 20
 LINE_BYTES_MAX: Final = 8 << 20
 """The most bytes of a line: enough for the largest entry and its key as JSON text with every byte escaped."""
 DIGESTS_A_VLSN: Final = 2
-"""The most digests kept for one VLSN. Two are a finding already, and the limit keeps a strange file from making a task
-larger."""
+"""The most digests that are kept for one VLSN. Two different digests are a finding already. The limit keeps an unusual
+file from making a task large."""
 APPEND: Final = np.dtype([("vlsn", "<u8"), ("digest", "<u8")])
 Appends = NDArray[np.void]
 TIMED: Final = np.dtype([("vlsn", "<u8"), ("sent", "<f8"), ("acked", "<f8")])
-"""The times at which an append was sent and acknowledged, by one clock for the whole file."""
+"""The columns for the times at which an append was sent and acknowledged, by one clock for the whole file."""
 Bools = NDArray[np.bool_]
 
 _DIGITS: Final = 16
@@ -44,7 +44,7 @@ _NIBBLES[[ord(each) for each in "0123456789abcdef"]] = np.arange(16)
 
 @dataclass(frozen=True, slots=True)
 class HistoryPart:
-    """The lines that begin at bytes ``start`` to ``end`` (exclusive) of the file."""
+    """The lines that begin at the bytes ``start`` to ``end`` (exclusive) of the file."""
 
     path: str
     start: int
@@ -52,7 +52,7 @@ class HistoryPart:
 
 
 def parts_of(path: str, part_bytes: int = PART_BYTES) -> list[HistoryPart]:
-    """Cuts the whole file into parts. Raises ``Unreadable``."""
+    """Divides the whole file into parts. Raises ``Unreadable``."""
     path = os.path.abspath(path)
     try:
         size = os.stat(path).st_size
@@ -63,9 +63,9 @@ def parts_of(path: str, part_bytes: int = PART_BYTES) -> list[HistoryPart]:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """The lines of a part, as ``APPEND`` rows. ``appends`` are the lines with a VLSN, sorted, without duplicates.
-    ``once`` are the lines that say ``once``, with VLSN 0 for refused appends. ``reads`` are the lines that say
-    ``read``, in the form of ``appends``; ``times`` are ``TIMED`` rows."""
+    """The lines of one part of the file, as ``APPEND`` rows. ``appends`` are the lines with a VLSN, sorted, without
+    duplicates. ``once`` are the lines with ``"once"``; their VLSN is 0 for refused appends. ``reads`` are the lines
+    with ``"read"``, in the form of ``appends``. ``times`` are the times of appends, as ``TIMED`` rows."""
 
     appends: Appends
     once: Appends
@@ -81,12 +81,12 @@ def read_lines(part: HistoryPart) -> Lines:
 
 
 def by_range(appends: Appends) -> Iterator[tuple[int, bytes]]:
-    """Yields each range of VLSNs with its rows."""
+    """Yields each range of VLSNs, with its rows."""
     return grouped(appends, appends["vlsn"] >> np.uint64(RANGE_BITS))
 
 
 def grouped(rows: Appends, keys: U64) -> Iterator[tuple[int, bytes]]:
-    """Yields each key with the rows that have this key, in ascending order of keys and rows."""
+    """Yields each key, with the rows that have this key. Keys and rows are ascending."""
     found, starts = np.unique(keys, return_index=True)
     for key, start, end in zip(found.tolist(), starts.tolist(), [*starts[1:].tolist(), len(rows)], strict=False):
         yield key, rows[start:end].tobytes()
@@ -104,7 +104,7 @@ def _distinct(rows: Appends) -> Appends:
 
 
 def _lines(part: HistoryPart) -> bytes:
-    """Returns the bytes of the whole lines of a part."""
+    """Returns the bytes of the lines that begin in a part of the file."""
     try:
         with open(part.path, "rb") as file:
             file.seek(max(part.start - 1, 0))
@@ -123,8 +123,8 @@ def _lines(part: HistoryPart) -> bytes:
 
 
 def _parsed(data: bytes, part: HistoryPart) -> tuple[Appends, Bools, Bools, Appends]:
-    """Returns all lines, marks for the lines that say ``once`` and for those that say ``read``, and the times of the
-    lines that have times."""
+    """Returns four things: all lines, the marks of lines with ``"once"``, the marks of lines with ``"read"``, and the
+    times of the lines that have times."""
     if not data.strip():
         return np.empty(0, APPEND), np.empty(0, np.bool_), np.empty(0, np.bool_), np.empty(0, TIMED)
     columns = _columns(data, part)
@@ -143,7 +143,7 @@ def _parsed(data: bytes, part: HistoryPart) -> tuple[Appends, Bools, Bools, Appe
 
 
 def _times(columns: dict[str, Any], vlsns: U64, unfit: Bools, part: HistoryPart) -> Appends:
-    """Returns the times at which appends were sent and acknowledged, for the lines that have these times."""
+    """Returns the times at which appends were sent and acknowledged, for the lines with these times."""
     sent, acked = (columns[name].to_numpy(zero_copy_only=False) for name in ("sent", "acked"))
     said, both = ~np.isnan(sent) | ~np.isnan(acked), ~np.isnan(sent) & ~np.isnan(acked)
     if (said & (~both | unfit)).any() or (sent[both] > acked[both]).any():
@@ -171,7 +171,7 @@ def _columns(data: bytes, part: HistoryPart) -> dict[str, Any]:
 
 
 def _digests(columns: dict[str, Any], part: HistoryPart) -> U64:
-    """Returns each line's digest: as the line gives it, or computed from the line's value and key."""
+    """Returns each line's digest, which is in the line or is computed from the line's value and key."""
     given = columns["digest"]
     found = np.empty(len(given), np.uint64)
     stated = given.is_valid().to_numpy(zero_copy_only=False)
@@ -200,8 +200,8 @@ def _hex(texts: Any, part: HistoryPart) -> U64:
 
 
 def _bytes(columns: dict[str, Any], name: str, part: HistoryPart) -> list[Any]:
-    """Returns each line's bytes of field ``name``, or the bytes that ``name_b64`` encodes; None for a line with
-    neither field."""
+    """Returns each line's bytes of field ``name``, or the bytes that ``name_b64`` encodes. For a line with neither
+    field, the result is None."""
     import pyarrow as pa
 
     plain: list[Any] = columns[name].cast(pa.binary()).to_pylist()

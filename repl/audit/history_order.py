@@ -1,10 +1,10 @@
-"""The order of a client's history: an append acknowledged before another one was sent has the lower VLSN.
+"""The order of a client's history: if one append was acknowledged before another was sent, it must have the lower VLSN.
 
     VLSN    7  sent 1.0  acked 1.4
             8  sent 1.2  acked 1.3      right: both were under way at once
             9  sent 0.2  acked 0.9      wrong: 9 was acknowledged before 7 was sent, so it must have the lower VLSN
 
-So along rising VLSNs no append may be acknowledged before the latest ``sent`` of all appends so far.  Each task checks
+So, in the order of VLSNs, no append may be acknowledged before any append with a lower VLSN was sent. Each task checks
 a range of VLSNs. The driver gets two lines of every range, and compares them with the lines of the ranges before.
 """
 
@@ -23,7 +23,7 @@ from repl.audit.rules import AuditRule
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The times of one range: the append that was sent last, and the one that was acknowledged first."""
+    """The times of one range: of the append that was sent last, and of the append that was acknowledged first."""
 
     range: int
     sent_vlsn: int
@@ -33,8 +33,8 @@ class Span:
 
 
 def check_order(at: int, pieces: Sequence[bytes], history: str) -> tuple[Span, int, list[Finding]]:
-    """Checks the appends of one range, ``TIMED`` rows. Returns the range's span, the number of appends out of order,
-    and findings for some."""
+    """Checks the order of the appends in one range (``TIMED`` rows). Returns the range's span, the number of appends
+    out of order, and findings for some of them."""
     rows = np.unique(np.concatenate([np.frombuffer(piece, TIMED) for piece in pieces]))
     latest = np.maximum.accumulate(rows["sent"])
     wrong = np.flatnonzero(rows["acked"][1:] < latest[:-1]) + 1
@@ -48,7 +48,7 @@ def check_order(at: int, pieces: Sequence[bytes], history: str) -> tuple[Span, i
 
 
 def check_spans(spans: Iterable[Span], history: str) -> Iterator[Finding]:
-    """Compares the ranges with one another; reports the first append of each range that is out of order."""
+    """Compares the ranges with one another. Reports the first append of each range that is out of order."""
     before: Span | None = None
     for span in sorted(spans, key=lambda span: span.range):
         if before is not None and span.acked < before.sent:

@@ -9,9 +9,9 @@
     5  a client's history              ─────────────►   its lines, joined with entries     a task 16 MB, then ranges
        its lines that say ``once``     ─────────────►   by digest, with a whole copy       a task a segment, and again
 
-No entry passes through the driver, except the two that a finding of a divergence shows.  The audit compares whole
-visible blocks, from the highest first VLSN of the sources to the lowest of their DTVLSNs. The blocks above the lowest
-DTVLSN are checked but not compared.
+No entry passes through the driver, except the two that a finding of a divergence shows. The audit compares complete
+visible blocks (those not rolled back), from the highest first VLSN of the sources to the lowest of their durable ends
+(DTVLSNs). Blocks above the lowest durable end are checked but not compared.
 """
 
 from __future__ import annotations
@@ -62,15 +62,16 @@ R = TypeVar("R")
 GROUPS_MAX: Final = 1024
 """The most tasks that compare a history with the copies."""
 HISTORY_FINDINGS_MAX: Final = 1000
-"""The most findings about the history that a report names; all findings are counted."""
+"""The most findings about the history that a report lists; all findings are counted."""
 _COUNTED: Final = ("appends", "everywhere", "cleaned", "once", "reads")
 _OF_ORDER: Final = (Rule.GAP, Rule.OVERMARK, Rule.CONTIGUITY, Rule.TERM_ORDER)
-"""Rules about the order of the log. If one of them fails, the log's terms differ from those in ``state``."""
+"""Rules about the order of the log. If one of these rules fails, the log's terms must differ from those in ``state``,
+so that difference is not reported as well."""
 _OF_ROLLBACKS: Final = (Rule.OVERMARK, Rule.CONTIGUITY, Rule.TERM_ORDER, Rule.PRODUCER_SEQUENCE)
 
 
 class Jobs(Protocol):
-    """Runs tasks."""
+    """Runs tasks, on Spark or in tests."""
 
     @property
     def cores(self) -> int: ...
@@ -81,8 +82,8 @@ class Jobs(Protocol):
         ...
 
     def run(self, what: str, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """Calls ``work`` on each item in a task of its own; returns the results in the order of the items. ``work`` and
-        the items travel pickled."""
+        """Calls ``work`` on each item, in a separate task for each item. Returns the results in the order of the items.
+        ``work`` and the items are sent pickled."""
         ...
 
     def grouped(
@@ -93,8 +94,8 @@ class Jobs(Protocol):
         work: Callable[[tuple[int, list[Any]]], R],
         groups: int,
     ) -> list[R]:
-        """Calls ``read`` on each item in a task of its own, then ``work`` on each key and the values read under this
-        key. The second step takes ``groups`` tasks; the values go from task to task."""
+        """Calls ``read`` on each item, in a separate task for each item. Then calls ``work`` on each key and the values
+        that were read under this key. The second step takes ``groups`` tasks; values are sent from task to task."""
         ...
 
 
@@ -110,13 +111,14 @@ def run_audit(
     progress: Progress | None = None,
 ) -> AuditReport:
     """Compares ``sources`` (directories of nodes, or URLs) and writes the report to each file of ``out``. ``history``
-    is a file of a client's acknowledged entries (``repl.audit.history``), which the copies must hold. ``since_last`` is
-    the JSON report of an earlier audit; the blocks that it compared are read again only with ``deep``. ``checksums``
-    names the checksum that compares blocks: ``sha256``, or ``crc``, which is faster but no proof against a forger.
+    is a file of a client's acknowledged entries (``repl.audit.history``), which the copies must contain. ``since_last``
+    is the JSON report of an earlier audit; blocks that the earlier audit compared are read again only with ``deep``.
+    ``checksums`` names the checksum that compares blocks: ``sha256``, or ``crc``, which is faster but no proof against
+    a forger.
 
     Returns when the audit is done: Spark takes about ten seconds to start, then the audit reads hundreds of MB a
-    second.  Uses the active Spark context if there is one.  Raises ``BadArgument`` for unusable sources or files, and
-    ``Unreadable`` if a source cannot be read or Spark does not start; then the audit proves nothing.
+    second. Uses the active Spark context if there is one. Raises ``BadArgument`` for unusable sources or files. Raises
+    ``Unreadable`` if a source cannot be read or Spark does not start; then nothing is proven.
     """
     copies = _checked(sources, out)
     recorded = None if history is None else _recorded(history)
@@ -174,8 +176,8 @@ def audit(
     checksums: Checksums = Checksums.SHA256,
     report: str = "",
 ) -> AuditReport:
-    """Audits the sources, with tasks run by ``jobs``. ``report`` is the JSON file that the caller writes the report to,
-    if any. Raises ``BadArgument`` and ``Unreadable``."""
+    """Audits the sources, with tasks run by ``jobs``. ``report`` is the JSON file to which the caller writes the
+    report, if any. Raises ``BadArgument`` and ``Unreadable``."""
     begun = monotonic()
     run = _Audit(sources, jobs, since, checksums)
     run.judge_each()
@@ -217,7 +219,7 @@ def audit(
 
 
 class _Audit:
-    """One audit. Keeps the parts of each copy that were read, in the order of ``sources``, and the findings so far."""
+    """One audit, with its findings and the parts of each copy that were read, in the order of ``sources``."""
 
     def __init__(self, sources: list[Source], jobs: Jobs, since: Since | None, checksums: Checksums) -> None:
         """Surveys the sources and reads them."""
@@ -243,7 +245,7 @@ class _Audit:
         self._digests: list[dict[int, RangeDigest]] = []
 
     def judge_each(self) -> None:
-        """Checks the joints of the segments, for each copy alone."""
+        """Checks the joints between the segments, for each copy alone."""
         for source, survey, read in zip(self.sources, self.surveys, self.audited, strict=True):
             found = [finding for segment in read.segments for finding in segment.findings]
             found += check_joints(source.text, read.runs)
@@ -254,7 +256,7 @@ class _Audit:
             self._take(_judged(source, read, survey, found, self._jobs))
 
     def make_copies(self) -> None:
-        """Makes the report of each copy, and compares the copy with the results of an earlier audit."""
+        """Makes the report of each copy, and compares each copy with the results of an earlier audit."""
         since = self._since
         shares = [merged(share for segment in read.segments for share in segment.digests) for read in self.audited]
         self._digests = [{at: share.sum for at, share in each.items()} for each in shares]
@@ -285,8 +287,8 @@ class _Audit:
             )
 
     def look_for_names(self) -> None:
-        """Reports different blocks with the same name. Searches only where differing digests or rolled-back blocks make
-        such blocks possible."""
+        """Reports different blocks with the same name (term and first VLSN). Searches only where digests differ or
+        blocks were rolled back, because a name can be reused only there."""
         segments = [each.segments for each in self.audited]
         others = [[digest for segment in each for digest in segment.others] for each in segments]
         hidden = [[place for segment in each for place in segment.hidden] for each in segments]
@@ -312,7 +314,7 @@ class _Audit:
         """Searches ranges, with one task for each range."""
         looked = [RangeTask(at, self.bounds, self._checksums, each) for at, each in places.items()]
         results = self._jobs.run(what, partial(work, self.sources), looked)
-        parted(results)  # raises for a fatal failure, which ends the audit
+        parted(results)  # a fatal failure ends the audit
         for result, at in zip(results, places, strict=True):
             if isinstance(result, Failure):
                 first, last = max(at << RANGE_BITS, 1), ((at + 1) << RANGE_BITS) - 1
@@ -325,7 +327,7 @@ class _Audit:
         self.missing += found[1]
 
     def _unexplained(self, at: int) -> Finding:
-        """Returns a finding for a range whose digests differ although no single block does. The cause is a copy that
+        """Returns a finding for a range whose digests differ although no single block differs. The cause is a copy that
         begins or ends inside a block."""
         bounds = self.bounds
         detail = f"the copies do not hold the same blocks from VLSN {bounds.first} to {bounds.last}"
@@ -333,7 +335,7 @@ class _Audit:
         return Finding(rule=AuditRule.DIVERGENCE, offset=0, detail=detail, **place)  # type: ignore[arg-type]
 
     def _places(self) -> dict[int, list[tuple[Part, Place]]]:
-        """Finds the places of each range of VLSNs in all sources in which the range was read."""
+        """Finds the places of each range of VLSNs, in all sources in which the range was read."""
         places: dict[int, list[tuple[Part, Place]]] = defaultdict(list)
         for survey, read in zip(self.surveys, self.audited, strict=True):
             parts = {part.number: part for part in survey.parts}
@@ -376,7 +378,7 @@ class _Audit:
 
 
 def _by_source(results: list[list[SegmentAudit | Missed]], reading: list[Reading], texts: list[str]) -> list[Read]:
-    """Sorts the tasks' results by source: the segments that were read, and those that were not."""
+    """Groups the tasks' results by source: the segments that were read, and the segments that were not."""
     segments: list[list[SegmentAudit]] = [[] for _ in reading]
     missed: list[list[Missed]] = [[] for _ in reading]
     for each in (each for result in results for each in result):
@@ -400,9 +402,9 @@ def _by_source(results: list[list[SegmentAudit | Missed]], reading: list[Reading
 def _judged(
     source: Source, read: Read, survey: Survey, findings: list[Finding], jobs: Jobs
 ) -> tuple[list[Finding], list[NotAudited]]:
-    """Drops findings that are explained by a rollback whose flags are not all set. Such a rollback was cut short by a
-    crash, or was begun by a running node after the survey. A rollback sets flags above the DTVLSN, and its record is
-    behind the flagged frames."""
+    """Drops findings that are explained by an unfinished rollback, which has not marked all its blocks yet. A rollback
+    is unfinished if a crash has interrupted it, or if a running node has begun it after the survey. A rollback marks
+    blocks only above the durable end (DTVLSN), and its record comes after the marked blocks."""
     segments = read.segments
     at, matchpoint = pending_rollback(segments)
     if at:
@@ -422,6 +424,6 @@ def _judged(
 
 
 def _told(finding: Finding) -> tuple[bool, int, int, str, str, int]:
-    """Returns the sort key of a finding. Findings are sorted by VLSN, and at one VLSN the finding that explains the
-    others comes first; findings without a VLSN come last."""
+    """Returns the sort key of a finding. Findings are sorted by VLSN. At one VLSN the finding that explains the others
+    comes first. Findings without a VLSN come last."""
     return not finding.vlsn, finding.vlsn, RANKS[finding.rule], finding.source, finding.file, finding.offset

@@ -1,10 +1,10 @@
-"""Checks that a source's segments join, and that every overmark belongs to a rollback. Pure.
+"""Checks that a source's segments join, and that every block marked as rolled back belongs to a rollback. Pure.
 
     00000001 … 41 512 │ 41 513 …  00000002        last + 1 == first, terms do not fall, prev_number == 1
 
-The flags are checked against the rollback records, which are authoritative. A frame may be overmarked only inside of
-[first_lsn, end_lsn) of a ROLLBACK_START. Every block inside must be overmarked once the log has the ROLLBACK_END, or
-a later block.
+An overmark is the flag that a rollback sets on a frame. The overmarks are checked against the rollback records, which
+are authoritative. A frame may be overmarked only if it is within [first_lsn, end_lsn) of a ROLLBACK_START. Once the log
+has the ROLLBACK_END or a later block, every block within that span must be overmarked.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from vlsn.verify.joined import Joined, claimed
 
 def check_joints(source: str, runs: Sequence[Sequence[SegmentAudit]]) -> Iterator[Finding]:
     """Checks the joints of one source's segments, in the order of their numbers. Between two of the ``runs`` something
-    could not be read; behind the last run, everything was read."""
+    could not be read; everything after the last gap was read."""
     files = {segment_name(each.number): each.file for segments in runs for each in segments}
     faults: list[Fault] = []
     for segments in runs:
@@ -40,8 +40,8 @@ def check_joints(source: str, runs: Sequence[Sequence[SegmentAudit]]) -> Iterato
 
 
 def pending_rollback(segments: Sequence[SegmentAudit]) -> tuple[int, int]:
-    """Returns the LSN and the matchpoint of the ROLLBACK_START behind which nothing was logged, not even its
-    ROLLBACK_END; 0 and 0 if there is none. At most one rollback is under way."""
+    """Returns the LSN and the matchpoint of an unfinished rollback: a ROLLBACK_START after which nothing was logged,
+    not even its ROLLBACK_END. Returns 0 and 0 if there is none; a log has at most one."""
     starts, ended, last = rollbacks_of(segments)
     pending = ((at, record.matchpoint) for at, record in starts.items() if at > last and at not in ended)
     return max(pending, default=(0, 0))
@@ -67,7 +67,7 @@ def _overmarks(source: str, segments: Sequence[SegmentAudit]) -> Iterator[Findin
                 wrong = lowest is not None
                 if lowest is not None:
                     more = {"last": max(marks.last_vlsn, lowest.last_vlsn), "matchpoint": lowest.matchpoint}
-                    if lowest.first_lsn > begin:  # the blocks before the rollback stay
+                    if lowest.first_lsn > begin:  # a rollback does not touch the blocks before its matchpoint
                         start, vlsn = lsn_offset(Lsn(lowest.first_lsn)), lowest.matchpoint + 1
                 detail = "visible, and a finished rollback abandoned it"
             if wrong:
@@ -83,8 +83,8 @@ def _overmarks(source: str, segments: Sequence[SegmentAudit]) -> Iterator[Findin
 
 
 def _covered(first: Lsn, last: Lsn, starts: Mapping[Lsn, RollbackStart]) -> bool:
-    """Says whether all frames that begin from ``first`` to ``last`` are covered by rollbacks that follow one another
-    without a gap."""
+    """Returns whether rollbacks, one after another without a gap, cover all frames that begin from ``first`` to
+    ``last``."""
     at: int = first
     for begun, record in sorted(starts.items(), key=lambda one: one[1].first_lsn):
         if record.first_lsn <= at < (end := end_of(begun, record)):

@@ -4,7 +4,8 @@
     GET /v1/segments     number and synced end of each file
     GET /v1/segments/N   in ranges of 8 MiB; each range is retried separately (tenacity)
 
-A checksum guards every frame, so the transport needs none.  A node does not serve sidecars, so they are not checked.
+A checksum guards every frame, so the transport needs no checksum. A node does not serve sidecars (index files of
+segments), so sidecars are not checked.
 """
 
 from __future__ import annotations
@@ -52,10 +53,10 @@ TIMEOUT_S: Final = 30.0
 TRY_S_MIN: Final = 0.1
 """The shortest timeout of a request, in seconds, even of the last try."""
 BUSY_S: Final = 300.0
-"""Seconds for which a node that answers 429 is asked again, because a cluster may run more tasks than the node serves
-at once."""
+"""A node that answers 429 is asked again for this many seconds. A cluster may run more tasks than a node serves at
+once."""
 DOCUMENT_BYTES_MAX: Final = 4 << 10
-"""The most bytes that are read of an error's document."""
+"""The most bytes that are read of a problem document."""
 
 
 @cache
@@ -78,23 +79,22 @@ _PLAIN: Final = build_opener(ProxyHandler({}))
 
 
 _GIVEN_UP: Final[set[str]] = set()
-"""Nodes that have not answered this process: each call asks such a node only once, without retries, until the node
-answers."""
+"""Nodes that have not answered this process. A node in this set is called without retries, until it answers."""
 
 
 class _Again(Exception):
-    """A request failed, but may succeed if it is tried again."""
+    """A request failed, but may succeed if it is sent again."""
 
 
 class _Busy(_Again):
-    """The node serves as many readers as it may; it is asked again until ``BUSY_S`` have passed."""
+    """The node serves as many readers as it may. The request is repeated for up to ``BUSY_S`` seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveSource:
     text: str
     founding: str = ""
-    """The name of the expected log; a node of another log refuses the request. Empty: any log."""
+    """The identity of the expected log, or "" for any log; a node with another log refuses the request."""
     give_up_s: float = 0.0
     """Seconds after which a node that does not answer is given up; 0: after six tries, without a time limit."""
     tls: TlsFiles = NO_FILES
@@ -137,7 +137,7 @@ class LiveSource:
         )
 
     def group(self) -> tuple[str, str]:
-        """Returns the name of the node's group, and the name of the node's log. Raises ``Unreadable``."""
+        """Returns the name of the node's group, and the identity of the node's log. Raises ``Unreadable``."""
         status = self._json("/v1/status")
         try:
             return str(status["group"]), str(status.get("founding", ""))
@@ -206,7 +206,8 @@ class LiveSource:
             )
 
     def _salt(self, number: int, end: int) -> int:
-        """Reads the salt from the segment's frames. Without a frame it is 0, which fits no frame."""
+        """Reads the salt of the segment from its frames. A segment without a frame has the salt 0, which fits no
+        frame."""
         return scan.salt_of(self._get(f"/v1/segments/{number}", 0, end), 0, FIRST_FRAME) or 0
 
     def _ends(self, listing: dict[str, Any]) -> dict[int, int]:
@@ -225,8 +226,8 @@ class LiveSource:
         return answer
 
     def _get(self, path: str, start: int = 0, end: int = 0, into: memoryview | None = None) -> bytes:
-        """Fetches a body; with a range, exactly ``end - start`` bytes. If ``into`` is passed, the bytes are written
-        into that memory, and the result is empty. Raises ``Unreadable``, ``WrongGroup``."""
+        """Fetches a body. With a range, the body has exactly ``end - start`` bytes. With ``into``, the bytes are
+        written into that memory, and the result is empty. Raises ``Unreadable``, ``WrongGroup``."""
         deadline = monotonic() + (self.give_up_s or inf)
         fetch: Callable[..., bytes] = _fetch
         if self.text in _GIVEN_UP:
@@ -244,13 +245,13 @@ class LiveSource:
 
 
 def _given_up(state: RetryCallState) -> bool:
-    """Says whether to stop trying: a busy node after ``BUSY_S`` seconds, any other node after six tries."""
+    """Returns whether to give a node up: a busy node after ``BUSY_S`` seconds, any other node after six tries."""
     return bool(stop_after_delay(BUSY_S)(state) if _is_busy(state) else stop_after_attempt(6)(state))
 
 
 def _is_late(deadline: float, state: RetryCallState) -> bool:
-    """Says whether the next try would be too late: a busy node is asked for ``BUSY_S`` seconds, any other node until
-    ``deadline``."""
+    """Returns whether the next try would be too late. A busy node is called for ``BUSY_S`` seconds, any other node
+    until ``deadline``."""
     return bool(stop_after_delay(BUSY_S)(state) if _is_busy(state) else monotonic() + state.upcoming_sleep >= deadline)
 
 
@@ -303,7 +304,7 @@ def _fetch_once(
 
 
 def _detail(document: str) -> str:
-    """Returns the text of a problem document that says what has happened."""
+    """Returns the text in a problem document that describes the problem."""
     try:
         return str(json.loads(document)["detail"])
     except (ValueError, TypeError, KeyError):

@@ -1,12 +1,14 @@
-"""The majority: the block that most copies hold is right, and a durable VLSN must be in a majority of the copies.
+"""Two rules of the majority: the block that most copies have is right, and a durable VLSN must be in a majority of the
+copies.
 
     members n1 n2 n3     n1 says: durable up to 90     n1 ends at 95, n2 at 60, n3 at 40
                          a majority had 90 on disk, but now one node has: so n2 or n3 lost entries, and does not lag
 
-Two things distinguish a replica that lost entries from one that lags: the DTVLSN that the replica once reported, and
-this count. There is no finding while another explanation is possible. A member that is not audited may have the
-entries. A running node may have received more since. A node whose vote floor is past its end waits for the entries,
-because a person had it restored from a shorter copy.
+A replica that lost entries is distinguished from a replica that lags by two facts. One is the durable end (DTVLSN) that
+it once reported, the other is the number of copies that have a VLSN. There is no finding while another explanation is
+possible. A member that is not audited may have the entries. A running node may have received more since. A node whose
+vote floor (former end of the log) is past the log's end was restored from a shorter copy by a person, and waits for the
+entries.
 """
 
 from __future__ import annotations
@@ -24,15 +26,16 @@ T = TypeVar("T")
 
 
 def most(votes: Iterable[T]) -> tuple[T, int]:
-    """Returns the vote with the most voters, and the number of its voters. If several votes have equally many voters,
-    the first of them wins."""
+    """Returns the vote with the most voters, and their number. If two votes have equally many voters, the first one
+    wins."""
     return Counter(votes).most_common(1)[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """The end of one copy: its ``last`` visible VLSN, in a ``file``, and the highest VLSN that it ``said`` to be
-    durable. ``damaged``: something is lost at the end, and another finding reports the loss."""
+    """The end of one copy: its ``last`` visible VLSN, in a ``file``, and the highest VLSN that it has reported
+    (``said``) as durable. ``damaged`` means that something is lost at the end, and that another finding reports the
+    loss."""
 
     source: str
     node: str
@@ -42,7 +45,8 @@ class End:
     live: bool
     damaged: bool
     owes: bool = False
-    """The copy's node knows that it lacks entries: its vote floor is past its end."""
+    """True if the copy's node knows that entries are missing: its vote floor (the log's former end) is past the log's
+    end."""
 
 
 def check_ends(ends: Sequence[End], groups: Sequence[GroupAt]) -> Iterator[Finding]:
@@ -55,7 +59,7 @@ def check_ends(ends: Sequence[End], groups: Sequence[GroupAt]) -> Iterator[Findi
     since = max((group.vlsn for group in groups if group.vlsn <= durable), default=None)
     if since is None:
         return
-    # A change of members counts from its entry on, but a later group may have made an earlier VLSN durable.
+    # A change of members counts from its entry on. A later group may still have made an earlier VLSN durable.
     counted = [set(group.voters) for group in groups if group.vlsn >= since]
     voters = next(set(group.voters) for group in groups if group.vlsn == since)
     have, seen = {end.node for end in ends if end.last >= durable}, {end.node for end in ends}

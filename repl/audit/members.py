@@ -1,4 +1,4 @@
-"""The members that elect from some VLSN on, as a GROUP entry names them."""
+"""The members that vote from some VLSN on, as a GROUP entry lists them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vlsn.format.records import GroupEntry
 
 @dataclass(frozen=True, slots=True)
 class GroupAt:
-    """The members that elect from the GROUP entry at ``vlsn`` on."""
+    """The members that vote from the GROUP entry at ``vlsn`` on."""
 
     vlsn: int
     voters: tuple[str, ...]

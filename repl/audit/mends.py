@@ -6,9 +6,9 @@
     a fault in a derived file                                    rm
     a segment of another node, with which no node starts         mv, then the start of the node
 
-``repair``, ``rm`` and ``mv`` are for a node that is stopped, ``restore`` is for a running node.  A command is typed
-on the machine that ran the audit. The command is "" if none mends the finding: the same damage in all copies, a finding
-about a client's history, or two copies that differ.
+``repair``, ``rm`` and ``mv`` are for a stopped node, ``restore`` is for a running node. A command is typed on the
+machine that ran the audit. Some findings have no command (""): the same damage in all copies, a finding about a
+client's history, or two copies that differ.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _FOUND_AT_START: Final = (
 
 
 def is_replaceable(finding: Finding, compared: tuple[int, int]) -> bool:
-    """Says whether a repair may replace the finding's block by another copy's, because the block is in the ``compared``
-    VLSNs (inclusive)."""
+    """Returns whether a repair may replace the finding's block by another copy's block. The block must be within the
+    ``compared`` VLSNs (inclusive)."""
     marked = finding.rule == Rule.OVERMARK and "matchpoint" not in finding.more
     in_place = finding.rule in _DAMAGED or marked or finding.more.get("in_place") is True
     return in_place and compared[0] <= finding.vlsn <= compared[1]
@@ -45,12 +45,12 @@ def is_replaceable(finding: Finding, compared: tuple[int, int]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Mender:
-    """Finds commands. ``report`` is the JSON file that this audit is written to, "" for none; ``compared`` are the
-    VLSNs that the audit compared."""
+    """Finds commands. ``report`` is the JSON file with this audit's report, "" for none. ``compared`` are the VLSNs
+    that the audit compared."""
 
     copies: Mapping[str, SourceReport]
     configured: frozenset[str]
-    """The directories with ``CONFIG_FILE``."""
+    """The directories that contain the file ``CONFIG_FILE``."""
     group: GroupAt
     name: str
     """The group's name."""
@@ -58,14 +58,14 @@ class Mender:
     report: str
 
     def mended(self, findings: Sequence[Finding]) -> list[Finding]:
-        """Returns the findings with the nodes of their copies, and with the commands that mend them."""
+        """Returns the findings, completed with the nodes of their copies and with the commands that mend them."""
         found = Counter((finding.rule, finding.vlsn) for finding in findings)
         return [self._named(each, alone=found[each.rule, each.vlsn] < len(self.copies)) for each in findings]
 
     def _named(self, finding: Finding, *, alone: bool) -> Finding:
         copy = self.copies.get(finding.source)
         if copy is None:
-            return finding  # a finding about a history concerns no single copy
+            return finding  # a finding about a client's history concerns no single copy
         return replace(finding, owner=copy.node, mend=self._command(finding, copy, alone=alone))
 
     def _command(self, finding: Finding, copy: SourceReport, *, alone: bool) -> str:
@@ -86,8 +86,8 @@ class Mender:
         return f"vlsnlog restore --url {quote(url)}"
 
     def _is_undecided(self, finding: Finding) -> bool:
-        """Says whether nobody knows which copy is right, because there are only two and they differ, or because the
-        copies are cut into different blocks."""
+        """Returns whether it is undecided which copy is right: there are only two copies and they differ, or the copies
+        are divided into different blocks."""
         return finding.rule == AuditRule.DIVERGENCE and (len(self.copies) == 2 or not finding.file)
 
     def _repair(self, copy: SourceReport) -> str:

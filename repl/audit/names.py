@@ -1,9 +1,9 @@
-"""Checks the names of blocks: all blocks with one term and one first VLSN have the same content, on every node and for
-ever, even if they were rolled back.
+"""Checks the names of blocks. A block's name is its term and its first VLSN. All blocks with one name must have the
+same content, on every node, always, even if they were rolled back.
 
-This check finds two masters in one term, or a master that seals a second block under a name that it has used, even if
-nothing was acknowledged.  ``difference`` compares visible blocks with each other. This module compares visible blocks
-with rolled-back blocks, and compares the blocks above the common DTVLSN with each other:
+Checking names finds two masters in one term, or a master that seals a second block under a name that it has used, even
+if nothing was acknowledged. Module ``difference`` compares visible blocks with each other. This module compares visible
+blocks with rolled-back blocks, and compares the blocks above the common durable end (DTVLSN) with each other:
 
     n1   … 40 │ 41 42           (term 3) above the compared VLSNs: the ranges' digests differ, so names are checked
     n2   … 40 │ 41 ✗42 42'      42 was rolled back in n2: it is compared with all other blocks of its name
@@ -26,12 +26,12 @@ from repl.audit.source import Source
 from vlsn.verify.inspection import Rule
 
 NAME_RANGES_MAX: Final = 512
-"""The most ranges that are searched; if there are more, the newest are."""
+"""The most ranges that are searched for reused names. If there are more, the newest ones are searched."""
 
 
 def ranges_of(others: Sequence[Sequence[Share]], hidden: Sequence[Sequence[Place]]) -> list[int]:
-    """Returns the ranges, ascending, in which two blocks may have the same name, at most ``NAME_RANGES_MAX``. In such a
-    range a copy has rolled-back blocks, or the copies' blocks above the compared VLSNs differ."""
+    """Returns, ascending, the ranges in which two blocks may have the same name, at most ``NAME_RANGES_MAX``. Either a
+    copy has rolled-back blocks there, or the copies' blocks above the compared VLSNs differ."""
     above = [summed(each) for each in others]
     wanted = {at for at in set().union(*above) if len({copy[at] for copy in above if at in copy}) > 1}
     wanted |= {place.range for places in hidden for place in places}
@@ -41,8 +41,7 @@ def ranges_of(others: Sequence[Sequence[Share]], hidden: Sequence[Sequence[Place
 def places_of(
     at: int, surveys: Sequence[Survey], audited: Sequence[Sequence[SegmentAudit]]
 ) -> tuple[tuple[Part, Place], ...]:
-    """Finds the places of a range's blocks in every source, including overmarked blocks; one place for each
-    segment."""
+    """Finds the places of a range's blocks in every source, also of rolled-back blocks; one place for each segment."""
     found: list[tuple[Part, Place]] = []
     for survey, segments in zip(surveys, audited, strict=True):
         parts = {part.number: part for part in survey.parts}
@@ -55,14 +54,14 @@ def places_of(
 
 
 def reused(task: RangeTask, sources: Sequence[Source]) -> list[Finding]:
-    """Returns one finding for each block whose name has different content elsewhere, with the first VLSN that
+    """Returns one finding for each block whose name has other content elsewhere. The finding has the first VLSN that
     differs."""
     rows = np.sort(rows_of(task, sources), order=["first", "term", "digest"])
     same = (rows["first"][1:] == rows["first"][:-1]) & (rows["term"][1:] == rows["term"][:-1])
     for row in np.flatnonzero(same & (rows["digest"][1:] != rows["digest"][:-1])).tolist():
         named = rows[(rows["first"] == rows["first"][row]) & (rows["term"] == rows["term"][row])]
         model = named[named["digest"] == most(named["digest"])[0]][0]
-        compared = named["visible"] & inside(named, task)  # ``difference`` compares these
+        compared = named["visible"] & inside(named, task)  # module ``difference`` compares these
         odd = named[(named["digest"] != model["digest"]) & ~(compared & model["visible"] & inside(model, task))]
         if len(odd):
             return [difference(task, model, other, sources, Rule.NAME_REUSED) for other in odd]

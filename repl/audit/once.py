@@ -1,11 +1,11 @@
-"""Checks a client's claims that a digest occurs once, or not at all, against every entry of one copy.
+"""Checks a client's claims that a digest occurs only once, or not at all, against every entry of one copy.
 
     lines that say ``once`` ─┐
                              ├─► by the first bits of the digest ─► shuffle ─► a task's digests: where else are they?
     entries of a copy ───────┘
 
-One copy is enough, because the copies were compared with each other. Entries above the copy's DTVLSN are ignored,
-because they may still be rolled back.
+One copy is enough, because the copies were compared with each other. Entries above the copy's durable end (DTVLSN) are
+ignored, because they may still be rolled back.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def items(history: Sequence[HistoryPart], source: Source, parts: Sequence[Part],
 
 
 def read_digests(item: HistoryPart | CopyPart) -> Iterator[tuple[int, Any]]:
-    """Runs a task's first half: yields rows, grouped by the bucket of their digests."""
+    """The first half of a task: yields rows, grouped by the bucket of their digests."""
     try:
         rows = read_lines(item).once if isinstance(item, HistoryPart) else _entries(item)
     except Unreadable as error:
@@ -65,7 +65,7 @@ def _entries(item: CopyPart) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class OnceProver:
-    """Runs a task's second half; ``source`` is the copy's name."""
+    """The second half of a task. ``source`` is the copy's name."""
 
     source: str
 

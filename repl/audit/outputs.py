@@ -4,7 +4,7 @@
     2  write FILE.new-PID beside FILE, and sync it
     3  rename it over FILE, and sync the directory                                                 ◄ commit point
 
-If the audit is stopped before step 3, FILE is as it was before.
+If the audit is stopped before step 3, the report file stays as it was.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _json(report: AuditReport) -> bytes:
 
 
 def _parquet(report: AuditReport) -> bytes:
-    from repl.audit.tables import parquet_of  # Arrow is loaded only when a Parquet file is written
+    from repl.audit.tables import parquet_of  # Arrow is imported late, because only a Parquet file needs it
 
     return parquet_of(report)
 
@@ -35,11 +35,12 @@ FORMATS: Final[Mapping[str, Callable[[AuditReport], bytes]]] = {
     ".html": page_of,
     ".parquet": _parquet,
 }
-"""The functions that make a file's bytes, by the file's ending."""
+"""The functions that make the bytes of a report file, by the file's ending."""
 
 
 def check_outputs(paths: Sequence[str], sources: Sequence[str]) -> None:
-    """Checks, before anything is read, that a report can and may be written to these files. Raises ``BadArgument``."""
+    """Checks that a report can and may be written to these files; called before any copy is read. Raises
+    ``BadArgument``."""
     directories = [os.path.realpath(source) for source in sources if "://" not in source]
     seen: set[str] = set()
     for path in paths:
@@ -62,7 +63,7 @@ def check_outputs(paths: Sequence[str], sources: Sequence[str]) -> None:
 
 
 def write_outputs(report: AuditReport, paths: Sequence[str]) -> None:
-    """Writes the report to each of ``paths``. Each file is written whole or not at all, and is durable on return.
+    """Writes the report to each of ``paths``. Each file is written completely or not at all, and is durable on return.
     Raises ``OSError``."""
     for path in paths:
         _write(os.path.realpath(path), FORMATS[_ending(path)](report))

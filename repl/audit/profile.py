@@ -1,7 +1,8 @@
-"""Makes a segment's profile: its blocks over time, their sizes, and the VLSNs that are missing or overmarked.
+"""Makes a segment's profile: its blocks over time, their sizes, and the VLSNs that are missing or overmarked (rolled
+back).
 
-A profile costs a few NumPy calls on the blocks' headers, which the check has already read, and reads the entries of a
-few blocks.
+A profile is cheap: a few NumPy calls on the blocks' headers, which the check has already read, and the entries of a few
+blocks.
 
     buckets     of the smallest width of ``WIDTHS_US`` with which the segment needs at most ``samples_max`` buckets;
                 each width divides the next, so the buckets of many segments add up exactly in wider buckets
@@ -31,7 +32,7 @@ WIDTHS_US: Final = (
     *(_S, 5 * _S, 10 * _S, 30 * _S, 60 * _S, 300 * _S, 600 * _S, 1_800 * _S, 3_600 * _S, 21_600 * _S),
     *(_DAY, 7 * _DAY, 28 * _DAY, 364 * _DAY, 3_640 * _DAY, 36_400 * _DAY, 364_000 * _DAY),
 )
-"""The widths of buckets; each divides the next."""
+"""The widths of buckets, ascending. Each width divides the next one."""
 SAMPLES_MAX: Final = 256
 """The most buckets of one segment."""
 SAMPLES_MIN: Final = 4
@@ -43,12 +44,13 @@ _ENTRIES_SAMPLED: Final = 1 << 16
 _BLOCKS_SAMPLED: Final = 64
 _SIZES: Final = 34
 _SPANS_MAX: Final = 100
-"""The most holes, and the most runs of overmarked blocks, that are kept for one segment; there are rarely more."""
+"""The most holes, and the most runs of overmarked (rolled-back) blocks, that are kept for one segment. Segments rarely
+have more."""
 
 SAMPLE: Final = np.dtype(
     [("at", "<i8"), ("entries", "<i8"), ("bytes", "<i8"), ("blocks", "<i8"), ("lag", "<i8"), ("lag_max", "<i8")]
 )
-"""``at`` is the bucket's number, ``lag`` the sum over its blocks."""
+"""The columns of a bucket: ``at`` is the bucket's number, ``lag`` the sum over its blocks."""
 Samples = NDArray[np.void]
 I64 = NDArray[np.int64]
 
@@ -69,7 +71,8 @@ class Profile:
     """The first and the last VLSN of each gap between two visible blocks of the segment."""
     overmarked: int
     overmarks: tuple[tuple[int, int, int, int], ...]
-    """Runs of overmarked blocks: the offsets of the first and the last block, and the first and the last VLSN."""
+    """Runs of overmarked (rolled-back) blocks: the offsets of the first and the last block, and the first and the last
+    VLSN."""
     sidecar_bytes: int
 
 
@@ -79,8 +82,8 @@ def samples_max(segments: int) -> int:
 
 
 def profile_of(buf: Buffer, blocks: Blocks, visible: Blocks, *, sidecar_bytes: int, samples: int) -> Profile:
-    """Profiles a segment. ``buf`` is its file from the first byte on, ``visible`` are the visible ones of its
-    ``blocks``."""
+    """Makes a segment's profile. ``buf`` is the segment's file from the first byte on. ``visible`` are those of
+    ``blocks`` that were not rolled back."""
     clock = visible.headers["clock_us"].astype(np.int64)
     begun, ended = (int(clock.min()), int(clock.max())) if len(clock) else (0, 0)
     width = next((each for each in WIDTHS_US if ended // each - begun // each < samples), WIDTHS_US[-1])
@@ -115,12 +118,12 @@ def _samples(visible: Blocks, buckets: I64, sizes: I64) -> Samples:
 
 
 def _counts(sizes: I64) -> I64:
-    """Counts sizes by their number of bits; ``frexp`` is exact for numbers of this size."""
+    """Counts sizes by their number of bits. ``frexp`` is exact for numbers of this size."""
     return np.bincount(np.minimum(np.frexp(sizes.astype(np.float64))[1], _SIZES - 1), minlength=_SIZES).astype(np.int64)
 
 
 def sampled(visible: Blocks) -> I64:
-    """Returns the rows of the blocks whose entries are sampled: evenly spaced, at most 64 for each segment."""
+    """Returns the rows of the blocks whose entries are sampled: evenly spaced, at most 64 in a segment."""
     number = len(visible)
     if not number:
         return np.zeros(0, np.int64)
@@ -148,7 +151,7 @@ def _holes(visible: Blocks) -> Iterator[tuple[int, int]]:
 
 
 def _runs(blocks: Blocks) -> Iterator[tuple[int, int, int, int]]:
-    """Yields runs of overmarked blocks with consecutive VLSNs."""
+    """Yields runs of overmarked (rolled-back) blocks with consecutive VLSNs."""
     rows = np.flatnonzero(blocks.overmarked)
     if not len(rows):
         return
@@ -160,7 +163,7 @@ def _runs(blocks: Blocks) -> Iterator[tuple[int, int, int, int]]:
 
 
 def series_of(copies: Sequence[Sequence[Profile]], buckets_max: int = SERIES_MAX) -> list[Series]:
-    """Returns one series for each copy's segments; the buckets of all series have the same width."""
+    """Returns one series for each copy. The buckets of all series have the same width."""
     profiles = [profile for copy in copies for profile in copy if len(profile.samples)]
     if not profiles:
         return [Series() for _ in copies]
@@ -200,12 +203,12 @@ def _widened(profile: Profile, width: int) -> Samples:
 
 
 def block_histogram(profiles: Iterable[Profile]) -> Histogram:
-    """Sums the block sizes of a copy's segments."""
+    """Returns a histogram of the block sizes of a copy, summed over its segments."""
     return _histogram([(profile.block_sizes, profile.block_bytes) for profile in profiles])
 
 
 def entry_histogram(profiles: Iterable[Profile]) -> Histogram:
-    """Sums the sampled entry sizes of a copy's segments."""
+    """Returns a histogram of the sampled entry sizes of a copy, summed over its segments."""
     return _histogram([(profile.entry_sizes, profile.entry_bytes) for profile in profiles])
 
 

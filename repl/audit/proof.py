@@ -3,8 +3,9 @@
     history file ─► (VLSN, digest) by range of VLSNs ─► shuffle ─► a task's ranges: the frames of each copy that hold
     the ranges are read again, the digests of their entries are computed, and both sides are joined by VLSN
 
-A copy must have every append between its first VLSN and its DTVLSN. An append above the DTVLSN may be on its way to the
-copy, or about to be rolled back, but some copy must have it.  No row of this join passes through the driver.
+A copy must have every append between its first VLSN and its durable end (DTVLSN). An append above the durable end may
+not have reached the copy yet, or may be about to be rolled back, but some copy must have it. No row of this join passes
+through the driver.
 """
 
 from __future__ import annotations
@@ -38,8 +39,7 @@ ONCE: Final = -2
 """A key in place of a range, for the number of lines that say ``once``."""
 READS: Final = 1 << 60
 TIMES: Final = 1 << 61
-"""Offsets added to a range's key: one for the range's reads, one for the times at which its appends were sent and
-acknowledged."""
+"""Offsets that are added to a range's key: one for the range's reads, one for the times of its appends."""
 MISSING: Final = AuditRule.HISTORY_MISSING
 DIFFERS: Final = AuditRule.HISTORY_DIFFERS
 READ: Final = AuditRule.HISTORY_READ
@@ -48,8 +48,7 @@ THERE: Final = np.dtype([("vlsn", "<u8"), ("digest", "<u8"), ("number", "<u4"), 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The extent of a copy: it must have every VLSN from ``first`` to ``durable``, and may have the VLSNs up to
-    ``last``."""
+    """The contents of one copy: every VLSN from ``first`` to ``durable``, and perhaps VLSNs up to ``last``."""
 
     first: int
     durable: int
@@ -58,7 +57,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The outcome for one range of VLSNs."""
+    """The result for one range of VLSNs."""
 
     appends: int = 0
     everywhere: int = 0
@@ -71,7 +70,7 @@ class Proof:
 
 
 def read_history(part: HistoryPart) -> Iterator[tuple[int, bytes | int | Failure]]:
-    """Runs a task's first half: reads one part of the history."""
+    """The first half of a task: reads one part of the history."""
     try:
         lines = read_lines(part)
     except Unreadable as error:
@@ -86,8 +85,8 @@ def read_history(part: HistoryPart) -> Iterator[tuple[int, bytes | int | Failure
 
 @dataclass(frozen=True, slots=True)
 class Prover:
-    """Runs a task's second half, for the ranges that the shuffle sends to the task. ``places`` has the places of each
-    range, each with its source's part."""
+    """The second half of a task, for the ranges that the shuffle sends to it. ``places`` lists for each range the
+    places of its blocks, each with the segment that contains it."""
 
     sources: Sequence[Source]
     extents: Sequence[Extent]
@@ -117,7 +116,7 @@ class Prover:
         return Proof(reads=proof.appends, broken=proof.broken, findings=findings)
 
     def _there(self, index: int, at: int, appends: Appends) -> NDArray[np.void]:
-        """Finds the copy's entries at the VLSNs of ``appends``, holding one place in memory at a time."""
+        """Finds the copy's entries at the VLSNs of ``appends``. One place at a time is in memory."""
         source = self.sources[index]
         found = [np.empty(0, THERE)]
         for part, place in self.places.get(at, ()):
@@ -127,8 +126,8 @@ class Prover:
 
 
 def data_entries(source: Source, part: Part, start: int, end: int, wanted: U64 | None = None) -> NDArray[np.void]:
-    """Finds the ``THERE`` rows of the DATA entries at the ``wanted`` VLSNs, or of all DATA entries. Reads only visible,
-    whole blocks in the frames from ``start`` (0: the first) to ``end``."""
+    """Finds the DATA entries at the ``wanted`` VLSNs, or all DATA entries, as ``THERE`` rows. Reads only visible,
+    intact blocks in the frames from ``start`` (0: the first) to ``end``."""
     buf, blocks = blocks_at(source, part, start, end)
     blocks = blocks.only(blocks.visible)
     rows = Rows(buf, blocks.offsets - start + FRAME_BYTES, blocks.headers)
@@ -180,7 +179,7 @@ def _judged(
 
 
 def _right(appends: Appends, found: NDArray[np.void]) -> Bools:
-    """Marks the ``appends`` that ``found`` has with the same digest; every VLSN is at most once in ``found``."""
+    """Marks the ``appends`` that are in ``found`` with the same digest. No VLSN is in ``found`` twice."""
     if not len(found):
         return np.zeros(len(appends), np.bool_)
     at = np.minimum(np.searchsorted(found["vlsn"], appends["vlsn"]), len(found) - 1)
@@ -207,7 +206,7 @@ def _finding(source: Source, append: Any, found: NDArray[np.void]) -> Finding:
 
 
 def _as_read(finding: Finding) -> Finding:
-    """Turns a finding about an append into one about a read, since readers see only durable entries."""
+    """Turns a finding about an append into a finding about a read, because readers see only durable entries."""
     return replace(finding, rule=READ, detail=finding.detail.replace("acknowledged", "read"))
 
 

@@ -1,14 +1,15 @@
-"""Repairs a stopped node's copy by an audit's report: replaces its differing blocks with those of a majority's copy.
+"""Repairs a stopped node's copy by an audit's report: replaces blocks that differ from those of a majority.
 
     report: ranges that differ from the majority's ─► read again in both copies: are they still as the report says?
     ─► blocks that a majority has and this copy lacks       ─► places that hold something else in this copy
     ─► each place filled exactly        (``vlsn.repair.replacing``: old bytes aside, segments renamed over)
     ─► the ranges read again: they must equal the majority's
 
-A majority is more than half of the copies in the report.  One of two copies is no majority, so a person names the right
-copy. The repair replaces only blocks that were compared: durable, in every copy's range, and not part of a rollback.
+A majority is more than half of the copies in the report. One of two copies is no majority, so a person must name the
+right copy. The repair replaces only blocks that were compared: durable, in every copy's range, and not part of a
+rollback.
 
-The repair reads one segment at a time, of this copy and of one other copy. It holds the bytes to write in memory.
+The repair reads one segment at a time, of this copy and of one other copy. The bytes to write are kept in memory.
 """
 
 from __future__ import annotations
@@ -61,26 +62,26 @@ AGAIN: Final = "audit again, and repair from that report"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Bytes ``start`` to ``end`` (exclusive) of a segment, in which there is no block that the majority has."""
+    """Bytes ``start`` to ``end`` (exclusive) of a segment, in which this copy has none of the majority's blocks."""
 
     part: Part
     start: int
     end: int
     log_end: int
     before: int
-    """The last VLSN of the visible block before the place; 0 for none."""
+    """The last VLSN of the visible block before the place; 0 if there is none."""
     behind: int
-    """The first VLSN of the visible block behind the place; 0 for none."""
+    """The first VLSN of the visible block after the place; 0 if there is none."""
     gone: tuple[BlockHeader, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairPlan:
-    """The changes that a repair would make, checked to the last byte; none is made yet."""
+    """The changes that a repair would make, checked to the last byte, but not made yet."""
 
     node: str
     source: str
-    """The copy that the blocks come from, as the report names the copy; "" if nothing differs."""
+    """The copy that the blocks come from, by its name in the report; "" if nothing differs."""
     ranges: tuple[int, ...]
     replacements: tuple[Replacement, ...] = ()
     spans: tuple[tuple[int, int], ...] = ()
@@ -88,7 +89,8 @@ class RepairPlan:
     digests: dict[int, RangeDigest] = field(default_factory=dict)
     """The majority's digests of the repaired ranges."""
     left: tuple[Finding, ...] = ()
-    """The report's findings about this copy that a repair does not mend; each names the command that does."""
+    """The report's findings about this copy that a repair does not mend. Each finding names the command that mends
+    it."""
 
     @property
     def bytes(self) -> int:
@@ -100,8 +102,8 @@ class RepairPlan:
 
 
 class Repair:
-    """Repairs the directory ``path``, whose lock the caller holds, from ``report``. If there is no majority, ``right``
-    names the copy that is right, one of the report's sources."""
+    """Repairs the directory ``path`` from ``report``. The caller holds the directory's lock. If there is no majority,
+    ``right`` names the copy that is right, one of the report's sources."""
 
     def __init__(self, path: str, report: AuditReport, disk: Disk, stores: Stores, *, right: str = "") -> None:
         self._path = os.path.abspath(path)
@@ -112,7 +114,7 @@ class Repair:
 
     def plan(self) -> RepairPlan:
         """Finds the blocks to replace. Raises ``BadArgument`` if the report is not about this copy or does not show
-        which copy is right, and ``Unreadable``."""
+        which copy is right. Raises ``Unreadable``."""
         check_no_restore(self._disk, self._path)
         mine = self._mine()
         if self._right and self._named() is mine:
@@ -138,7 +140,7 @@ class Repair:
 
     def carry_out(self, plan: RepairPlan) -> list[str]:
         """Makes the changes of ``plan``, durable on return, and reads the ranges again. Returns the names of the files
-        with the old bytes. Raises ``IntegrityFault`` if this copy still differs from the majority's afterwards."""
+        with the old bytes. Raises ``IntegrityFault`` if this copy still differs from the majority afterwards."""
         if not plan.replacements:
             return []
         kept = replace_blocks(self._disk, self._stores, self._path, plan.replacements)
@@ -153,7 +155,7 @@ class Repair:
         return _Copy(source, survey, row, ranges, self._bounds, self._report.checksums)
 
     def _mine(self) -> SourceReport:
-        """Returns this copy's part of the report."""
+        """Returns the report's part about this copy."""
         record = node_file.read(self._disk, f"{self._path}/{NODE_FILE_NAME}")
         report = self._report
         if record.group != report.group:
@@ -185,7 +187,7 @@ class Repair:
         return survey
 
     def _wanted(self, mine: SourceReport) -> dict[int, RangeDigest]:
-        """Returns, by range, the digests that this copy should have but does not have."""
+        """Returns, by range, the digests that this copy should have and does not have."""
         digests = {id(each): each.digests for each in self._report.sources}
         every = sorted(set().union(*digests.values()))
         wanted: dict[int, RangeDigest] = {}
@@ -224,7 +226,7 @@ class Repair:
         others = [each for each in self._report.sources if each is not mine]
         models = [each for each in others if all(each.digests.get(at) == right for at, right in wanted.items())]
         if not models:
-            raise BadArgument("no one copy has all of what this one lacks: repair another one of them first")
+            raise BadArgument("no single copy has all blocks that are missing here: repair one of the others first")
         return models
 
     def _left(self, mine: SourceReport) -> tuple[Finding, ...]:
@@ -253,7 +255,7 @@ class Repair:
 
 
 class _Copy:
-    """The blocks of a copy in some ranges of VLSNs that the report compared."""
+    """The blocks of one copy, in the ranges that the report compared."""
 
     def __init__(
         self,
@@ -282,7 +284,7 @@ class _Copy:
         self.digests = summed(shares)
 
     def check(self, reported: dict[int, RangeDigest]) -> None:
-        """Checks that the copy still has the digests that the report gives. Raises ``BadArgument``."""
+        """Checks that the copy still has the digests in the report. Raises ``BadArgument``."""
         for at in self._ranges.tolist():
             if self.digests.get(at) != reported.get(at):
                 raise BadArgument(
@@ -300,9 +302,10 @@ class _Copy:
         return data
 
     def places(self, right: Digests, missing: Digests) -> list[Place]:
-        """Returns, in the log's order, the runs of bytes without a whole frame that stays. A visible block is removed
-        if it is in the ranges and its digest is not in ``right``. An overmarked block is removed if its digest is in
-        ``missing`` and no rollback explains the mark. All other blocks stay."""
+        """Returns, in the log's order, the byte ranges that contain no complete frame to keep. A visible block is
+        removed if it is in the compared ranges and its digest is not in ``right``. An overmarked (rolled-back) block
+        is removed if its digest is in ``missing`` and no rollback explains the mark. All other blocks of this copy
+        stay."""
         rollbacks: list[tuple[Lsn, RollbackStart]] | None = None
         found: list[Place] = []
         before = 0
@@ -339,8 +342,8 @@ class _Copy:
         return buf, frames, read_blocks(frames, self._checksums)
 
     def _may_hold(self, part: Part) -> bool:
-        """Says whether the segment may hold blocks of the ranges, according to the report. The neighbours' visible
-        blocks bound the segment, since its own first and last blocks may be damaged."""
+        """Returns whether the segment may contain blocks of the ranges, according to the report. The neighbours'
+        visible blocks limit the segment, because its own first and last blocks may be damaged."""
         rows = self.row.segments
         at = next((index for index, row in enumerate(rows) if row.number == part.number), None)
         if at is None:
@@ -352,14 +355,14 @@ class _Copy:
 
 
 def _log_end(part: Part, frames: Frames) -> int:
-    """Returns the highest end up to which a record says that the segment was synced, because damage may hide the end
-    of the log."""
+    """Returns the highest offset up to which a record says that the segment was synced. The segment's own bytes may not
+    show the end of the log, because of damage."""
     synced = frames.headers["synced"][frames.good]
     return max(frames.end, part.stated, int(synced.max()) if len(synced) else 0)
 
 
 def _between(frames: Frames, blocks: Blocks, stays: Bools, log_end: int) -> Iterator[tuple[int, int]]:
-    """Yields the runs of bytes between the frames that stay: whole records, and blocks that stay."""
+    """Yields the byte ranges between the frames that stay: intact records, and blocks that stay."""
     records = frames.good & (frames.headers["kind"] != FrameKind.BLOCK)
     kept = np.sort(np.concatenate((frames.offsets[records], blocks.offsets[stays])))
     rows = np.searchsorted(frames.offsets, kept)
@@ -373,7 +376,7 @@ def _between(frames: Frames, blocks: Blocks, stays: Bools, log_end: int) -> Iter
 def _assigned(
     places: Sequence[Place], missing: Rows, there: _Copy, path: str
 ) -> tuple[list[Replacement], list[tuple[int, int]]]:
-    """Assigns the missing blocks to the places, both in order. A place that gets no block is not changed, because its
+    """Assigns the missing blocks to the places, both in order. A place without a block is not changed, because its
     damage is outside the compared VLSNs."""
     replacements: list[Replacement] = []
     spans: list[tuple[int, int]] = []

@@ -1,4 +1,5 @@
-"""The report of an audit: one document, which ``--out`` writes and ``--since-last`` and ``vlsnlog repair`` read.
+"""The report of an audit: one JSON document. ``--out`` writes the report, and ``--since-last`` and ``vlsnlog repair``
+read it.
 
     {"version": 2, "checksums": "sha256", "tool": "0.1.0", "group": "g", "made_us": 1700000000000000,
      "equal": false, "compared_from": 1, "compared_to": 40000, "tasks": 9,
@@ -9,15 +10,16 @@
      "findings": [{"rule": "divergence", "source": "DIR/n3", "file": "00000002.vlog", "offset": 8192, "vlsn": 31337,
                    "value": "paid 10", "other": {"source": "DIR/n1", …, "value": "paid 11"}}]}
 
-``equal`` is about the compared range alone: every block in it is there, whole, and the same on every source.
-A finding may be outside of the compared range (a damaged block above the common DTVLSN), so the exit status depends on
+``equal`` is about the compared range alone: every source has every block of the range, intact and with equal bytes. A
+finding may be outside the compared range (a damaged block above the common durable end), so the exit status depends on
 ``equal`` and on the findings.
 
-``chain`` is a digest of the chain of the range before and of this range's digest, so that one number covers the whole
-compared past.  ``open`` is the last range, which may continue: a later audit joins the blocks that it reads there.
+``chain`` is a digest of two values: the chain of the range before, and this range's digest. The chain of the last range
+covers all compared ranges. ``open`` is the last range, which may continue: a later audit adds the blocks that it reads
+there.
 
-``not_audited`` names the parts that could no longer be read. Such a report is ``partial``, never ``equal``; a later
-audit does not continue it, and a repair refuses it.
+``not_audited`` names the parts that could no longer be read. A report with unread parts is ``partial``, never
+``equal``. A later audit does not continue it, and a repair refuses it.
 
 A reader refuses a report of an unknown version. New fields have defaults and do not raise the version.
 """
@@ -36,23 +38,23 @@ from vlsn.errors import BadArgument
 
 REPORT_VERSION: Final = 2
 _REFUSED: Final = {1: "its digests are sums of 64 bits, which a forged block may keep: audit again"}
-"""The reasons for refusing reports of old versions, by version."""
+"""The reasons for refusing reports of old versions, by version number."""
 REPORT_BYTES_MAX: Final = 1 << 30
-"""The largest report that is read: some millions of segments."""
+"""The most bytes of a report that are read: enough for some millions of segments."""
 _SUMMARY: Final = ("source", "node", "first", "last", "dtvlsn", "bytes", "blocks", "entries", "live", "torn_tail")
-"""The fields of a copy in the short form of the report."""
+"""The fields of a copy that the short form of the report has."""
 
 
 class RangeRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The compared blocks of one range of 65 536 VLSNs; digests are 64 hex digits."""
+    """The compared blocks of one range of 65 536 VLSNs. A digest has 64 hex digits."""
 
     range: int
-    """The range's first VLSN >> 16."""
+    """The range's number: its first VLSN >> 16."""
     entries: int
     blocks: int
     digest: str
     chain: str
-    """The range's chain; empty behind a range that was not read."""
+    """The range's chain; "" after a range that was not read."""
 
     @property
     def sum(self) -> RangeDigest:
@@ -60,14 +62,14 @@ class RangeRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """VLSNs that a copy lacks between its first and its last VLSN; both bounds are inclusive."""
+    """VLSNs that are missing in a copy between its first and its last VLSN; ``first`` and ``last`` are inclusive."""
 
     first: int
     last: int
 
 
 def known(spans: Sequence[Span], at: int) -> bool:
-    """Says whether range ``at`` contains none of the unread VLSNs in ``spans``."""
+    """Returns whether range ``at`` was read completely: none of its VLSNs is in ``spans``."""
     return not any(span.first >> RANGE_BITS <= at <= span.last >> RANGE_BITS for span in spans)
 
 
@@ -75,21 +77,21 @@ class NotAudited(msgspec.Struct, frozen=True, kw_only=True):
     """A part of the audit that was not done, because a copy could no longer be read."""
 
     what: str
-    """``segments``: of a copy, from ``file`` on. ``rollbacks``: findings of a running copy that one of its rollbacks
-    may explain. ``differences``, ``names``: the blocks of ranges that are not the same, or may have two contents.
-    ``history``: a client's history, or a part of it."""
+    """Names the missing part. ``segments``: a copy's segments from ``file`` on. ``rollbacks``: findings of a running
+    copy that may come from a rollback under way. ``differences``: ranges whose blocks differ. ``names``: ranges in
+    which a name may have two contents. ``history``: a client's history, or a part of it."""
     why: str
     source: str = ""
     file: str = ""
     segments: int = 0
     bytes: int = 0
     first: int = 0
-    """The VLSNs concerned, both inclusive; 0 and 0 if they are unknown."""
+    """The first and the last VLSN concerned, inclusive; 0 and 0 if they are unknown."""
     last: int = 0
 
 
 class OvermarkRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A run of overmarked blocks: the offsets of the first and the last block, and their VLSNs."""
+    """A run of overmarked (rolled-back) blocks: the offsets of the first and the last block, and their VLSNs."""
 
     file: str
     offset: int
@@ -99,7 +101,7 @@ class OvermarkRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A segment of a copy and its visible blocks; VLSNs, terms and times are 0 if no block is visible."""
+    """A segment of a copy and its visible blocks. VLSNs, terms and times are 0 if no block is visible."""
 
     number: int
     file: str
@@ -115,33 +117,34 @@ class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
     entries: int = 0
     damaged: bool = False
     overmarked: int = 0
-    """The number of overmarked blocks."""
+    """The number of overmarked (rolled-back) blocks."""
     sidecar_bytes: int = 0
-    """The size of the sidecar; 0 if there is none, or if the node does not serve it."""
+    """The size of the sidecar (the segment's index file) in bytes; 0 if there is none, or if the node does not serve
+    it."""
     salt: int = 0
     modified_us: int = 0
     """The time of the file's last write; 0 if unknown."""
     digest: str = ""
-    """The digest of the segment's compared blocks; 64 hex digits."""
+    """The digest of the segment's compared blocks: 64 hex digits."""
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """A copy's log over time, by the times in its blocks: one row for each bucket of ``width_us`` that has a block."""
+    """A copy's log over time, by the times in its blocks. Each bucket of ``width_us`` with a block has one row."""
 
     width_us: int = 0
     at_us: list[int] = []
-    """The beginnings of the buckets, ascending; µs since the epoch."""
+    """The begins of the buckets, ascending, in µs since the epoch."""
     entries: list[int] = []
     bytes: list[int] = []
     blocks: list[int] = []
     lag_mean: list[float] = []
-    """The distance between a block's last VLSN and the DTVLSN in the block's header: the mean of the bucket's
-    blocks."""
+    """The mean lag of the blocks in each bucket. A block's lag is the distance from the durable end (DTVLSN) in its
+    header to its last VLSN."""
     lag_max: list[int] = []
 
 
 class Sizes(msgspec.Struct, frozen=True, kw_only=True):
-    """The allocated bytes of a directory's files; -1 for a size that a node does not report over HTTP."""
+    """The allocated bytes of a directory's files. A size that a node does not report over HTTP is -1."""
 
     segments: int = -1
     index: int = -1
@@ -152,7 +155,8 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Histogram(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes by powers of two: ``counts[0]`` are empty, ``counts[k]`` have from ``2**(k-1)`` to ``2**k - 1`` bytes."""
+    """Sizes by powers of two: ``counts[0]`` counts sizes of 0, ``counts[k]`` counts sizes from ``2**(k-1)`` to ``2**k -
+    1`` bytes."""
 
     counts: list[int] = []
     sampled: int = 0
@@ -161,8 +165,8 @@ class Histogram(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One copy as it was read: its ``first`` and ``last`` visible VLSN, and ``dtvlsn``, its last VLSN known to be
-    durable."""
+    """One copy as it was read: its ``first`` and ``last`` visible VLSN, and ``dtvlsn``, the last VLSN that it knows to
+    be durable."""
 
     source: str
     node: str
@@ -177,10 +181,11 @@ class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
     path: str = ""
     """The directory's absolute path, or the URL."""
     incarnation: str = ""
-    """The log's incarnation, 16 hex digits, from its newest segment; "" if no header has it."""
+    """The log's incarnation (a random number of its store), 16 hex digits, from its newest segment; "" if no header has
+    it."""
     ranges: list[RangeRow] = []
     open: Share | None = None
-    """The last of the ``ranges``, which later blocks may continue; None if there are no ranges."""
+    """The last of the ``ranges``, to which later blocks may be added, or None if there are no ranges."""
     segments: list[SegmentRow] = []
     overmarks: list[OvermarkRow] = []
     holes: list[Span] = []
@@ -198,7 +203,7 @@ class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
         return {row.range: row.sum for row in self.ranges}
 
     def knows(self, at: int) -> bool:
-        """Says whether all of range ``at`` was read."""
+        """Returns whether range ``at`` was read completely."""
         return known(self.unread, at)
 
     def summary(self) -> dict[str, Any]:
@@ -206,22 +211,22 @@ class SourceReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HistoryReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The result for a client's acknowledged ``appends``; identical lines count as one append."""
+    """The result for a client's acknowledged ``appends``. Identical lines count as one append."""
 
     file: str
     appends: int
     everywhere: int
     """The number of appends that every copy has at the right VLSN and with the right digest."""
     cleaned: int
-    """The number of appends below the first VLSN of some copy."""
+    """The number of appends that some copy has cleaned away: they are below its first VLSN."""
     once: int
-    """The number of lines that say ``once``: no other entry may have the digest; if the line has no VLSN, no entry at
-    all."""
+    """The number of lines that say ``once``. The digest of a line with ``once`` may occur only at the line's VLSN. If
+    the line has no VLSN, the digest may not occur at all."""
     reads: int = 0
     """The number of lines that say ``read``."""
     findings: int
-    """The number of appends that are missing in a copy, changed, or there more than once. Findings name some of
-    them."""
+    """The number of appends that are missing in a copy, changed, or there more than once. The report lists some of them
+    as findings."""
 
 
 class SinceReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,13 +237,13 @@ class SinceReport(msgspec.Struct, frozen=True, kw_only=True):
     compared_to: int
     deep: bool
     segments_kept: int
-    """The number of segments that were not read again."""
+    """The number of segments that were not read again, because an earlier audit had read them."""
     bytes_kept: int
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of an audit, which compared the VLSNs from ``compared_from`` to ``compared_to`` (inclusive; 0 and 0:
-    none)."""
+    """The result of an audit, which compared the VLSNs from ``compared_from`` to ``compared_to`` (inclusive; 0 and 0
+    for none)."""
 
     equal: bool
     compared_from: int
@@ -246,15 +251,16 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     sources: list[SourceReport]
     findings: list[Finding]
     ranges_differing: int
-    """The number of ranges of 65 536 VLSNs that differ between copies; findings name the first VLSN of some ranges."""
+    """The number of ranges of 65 536 VLSNs that differ between copies. Findings name the first differing VLSN in some
+    of them."""
     tasks: int
-    """The number of Spark tasks that ran, each counted once by its attempt's id."""
+    """The number of Spark tasks that ran, each repeated attempt counted once."""
     seconds: float
-    """Seconds of reading and comparing, without Spark's own start."""
+    """The seconds of reading and comparing, without the start of Spark."""
     history: HistoryReport | None = None
     version: int = REPORT_VERSION
     checksums: Checksums = Checksums.SHA256
-    """The checksum that compared blocks: ``crc`` finds faults, but not a forgery."""
+    """The checksum by which blocks were compared; with ``crc`` the audit finds faults, but not a forgery."""
     tool: str = ""
     """The version of the vlsnlog that made the report."""
     group: str = ""
@@ -262,7 +268,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     """The time at which the report was made, in µs since the epoch."""
     since: SinceReport | None = None
     not_audited: list[NotAudited] = []
-    """The parts that were not audited; the report is partial if there are any."""
+    """The parts that were not audited. If there are any, the report is partial."""
 
     @property
     def partial(self) -> bool:
@@ -271,7 +277,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def exit_code(self) -> int:
         """Returns 0 if the copies are equal and nothing was found, and 1 if there is a finding. Returns 2 if there was
-        nothing to compare, or not everything was audited."""
+        nothing to compare, or if some part was not audited."""
         if self.findings:
             return 1
         if self.compared_to == 0 or self.partial:
@@ -307,13 +313,14 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def to_json(self) -> str:
-        """Returns the whole document, which ``read_report`` reads."""
+        """Returns the whole report as JSON, which ``read_report`` can read."""
         head = {name: getattr(self, name) for name in ("version", "tool", "group", "made_us")}
         return msgspec.json.encode(head | self.as_dict() | {"sources": self.sources}).decode()
 
 
 def range_rows(digests: Sequence[RangeDigest], chain: bytes = NO_CHAIN) -> list[RangeRow]:
-    """Returns the rows of ``digests``, which are ascending; ``chain`` is the chain of the range before the first."""
+    """Returns the rows of ``digests``, which are ascending. ``chain`` is the chain of the range before the first
+    one."""
     rows = []
     for each in digests:
         chain = chained(chain, each)
@@ -337,7 +344,7 @@ def read_report(path: str) -> AuditReport:
 
 
 def decode_report(data: bytes) -> AuditReport:
-    """Decodes a report. Raises a ``ValueError`` (also ``msgspec.ValidationError``) that says what is wrong."""
+    """Decodes a report. Raises ``ValueError`` (also ``msgspec.ValidationError``) with the reason."""
     fields = msgspec.json.decode(data)
     if not isinstance(fields, dict) or "version" not in fields:
         raise ValueError("no report of an audit")
@@ -360,7 +367,7 @@ def _is_digest(text: str) -> bool:
 
 
 def _unflattened(fields: object) -> object:
-    """Moves the facts that only a finding's rule adds into the finding's ``more``."""
+    """Moves the facts of a finding's rule into the finding's ``more``."""
     if not isinstance(fields, dict):
         return fields
     own = ("rule", "source", "file", "offset", "vlsn", "detail", "owner", "mend")

@@ -5,7 +5,8 @@ The rules about the bytes of one directory are ``verify``'s rules (``Rule``), wi
 
     damage ─► order ─► rolled-back blocks ─► derived files ─► between copies ─► a client's history
 
-The first finding at a VLSN explains the others: a damaged block, for example, also differs from the other copies'.
+The first finding at a VLSN explains the other findings there. For example, a damaged block also differs from the other
+copies' block.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class AuditRule(StrEnum):
     """The audit's rules that ``verify`` does not have."""
 
     CHANGED_PAST = "changed-past"
-    """Blocks that an earlier audit had read have changed since."""
+    """Blocks that an earlier audit had read have changed."""
     DIVERGENCE = "divergence"
     HISTORY_MISSING = "history-missing"
     HISTORY_DIFFERS = "history-differs"
@@ -29,7 +30,7 @@ class AuditRule(StrEnum):
     HISTORY_READ = "history-read"
     """A reader has received an entry that a copy must have but does not have."""
     HISTORY_ORDER = "history-order"
-    """An append has the higher VLSN although it was acknowledged before the other append was sent."""
+    """One append was acknowledged before another was sent, but has the higher VLSN."""
 
 
 DAMAGE: Final = (
@@ -48,7 +49,8 @@ _ORDER: Final = (
 RULES: Final = tuple(map(str, _ORDER))
 """Every identifier that a finding may have."""
 RANKS: Final = {rule: max(0, rank - len(DAMAGE)) for rank, rule in enumerate(RULES)}
-"""Findings with the lower rank come first; kinds of damage share a rank, so their order is that of the files."""
+"""Findings with a lower rank come first. All kinds of damage have the same rank, so they are listed in the order of the
+files."""
 
-_NOT_HERE: Final = {Rule.UNREADABLE, Rule.PAGE}  # the first ends an audit; only verify checks pages
+_NOT_HERE: Final = {Rule.UNREADABLE, Rule.PAGE}  # UNREADABLE ends an audit; only ``verify`` checks pages
 assert sorted(RULES) == sorted({*Rule, *AuditRule} - _NOT_HERE)

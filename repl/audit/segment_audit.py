@@ -1,6 +1,6 @@
 """The result for one segment: the findings of its own checks, and the facts that the checks of a whole source need.
 
-The size of the result does not grow with the segment's entries, because the result travels from a task to the driver.
+The size of the result does not grow with the segment's entries, because the result is sent from a task to the driver.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from vlsn.verify.facts import Facts
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Consecutive BLOCK frames with the same flag and no rollback record between them. Keeps the offsets of the first
-    and the last frame, and the first and the last VLSN."""
+    """Consecutive BLOCK frames with the same rollback flag and no rollback record between them. The fields are the
+    offsets of the first and the last frame, and the first and the last VLSN."""
 
     start: int
     last: int
@@ -31,8 +31,8 @@ class Marks:
 
 @dataclass(frozen=True, slots=True)
 class Pointed:
-    """A wrong mapping of the index: at ``offset`` there is no block that begins with ``vlsn``, or the block is
-    ``overmarked``."""
+    """A wrong mapping of the index. Either no block at ``offset`` begins with ``vlsn``, or the block there is
+    ``overmarked`` (rolled back)."""
 
     offset: int
     vlsn: int
@@ -53,9 +53,9 @@ class SegmentAudit(Facts):
     salt: int
     digests: tuple[Share, ...]
     compared: bytes
-    """The digest of the visible blocks up to the end of the compared VLSNs."""
+    """The digest of the visible blocks up to the last compared VLSN."""
     past: bytes
-    """The digest of the visible blocks up to the end of the VLSNs that an earlier audit compared."""
+    """The digest of the visible blocks up to the last VLSN that an earlier audit compared."""
     past_ranges: tuple[Share, ...]
     places: tuple[Place, ...]
     marks: tuple[Marks, ...]
@@ -64,14 +64,14 @@ class SegmentAudit(Facts):
     others: tuple[Share, ...]
     """The shares of visible blocks above the compared VLSNs."""
     hidden: tuple[Place, ...]
-    """The places of overmarked blocks."""
+    """The places of overmarked (rolled-back) blocks."""
     findings: tuple[Finding, ...]
     profile: Profile
 
 
 def rollbacks_of(segments: Sequence[SegmentAudit]) -> tuple[dict[Lsn, RollbackStart], set[int], int]:
-    """Returns the rollbacks of one copy by the LSNs of their starts, the start LSNs of the rollbacks that have ended,
-    and the LSN of the copy's last block."""
+    """Returns three facts of one copy: its rollbacks by the LSN of their start, the start LSNs of the rollbacks that
+    have ended, and the LSN of the last block."""
     records = [(lsn(segment.number, at), record) for segment in segments for at, record in segment.rollbacks]
     return (
         {at: record for at, record in records if isinstance(record, RollbackStart)},

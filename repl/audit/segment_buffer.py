@@ -1,7 +1,7 @@
 """Keeps one buffer for each thread that reads segments one after the other, because new memory is expensive.
 
-The kernel zeroes each page that a process has never used, which takes 20 to 50 ms for 64 MiB; reading and checking a
-segment of that size takes 30 ms.  A reader must be done with a segment before it asks for the next buffer.
+The kernel zeroes each memory page at its first use, which takes 20 to 50 ms for 64 MiB. Reading and checking a segment
+of that size takes 30 ms. A reader must be done with a segment before it requests the next buffer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _kept = _Kept()
 
 
 def segment_buffer(size: int) -> bytearray:
-    """Returns a buffer of at least ``size`` bytes with any content; the thread's next call may return the same
+    """Returns a buffer of at least ``size`` bytes with any content. The thread's next call may return the same
     buffer."""
     if size > KEPT_BYTES:
         return bytearray(size)

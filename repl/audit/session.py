@@ -1,7 +1,7 @@
-"""Provides the Spark context that an audit runs on: the active one, or a new one that is stopped afterwards.
+"""Provides the Spark context for an audit: the active context, or a new one that is stopped afterwards.
 
 Audits run plain RDD jobs. A task is a Python function over segments, and its result is a few hundred bytes, so neither
-SQL nor a session is needed.  Tasks run this interpreter and import this package, on a cluster as on this machine.
+SQL nor a session is needed. Tasks run this interpreter and import this package, on a cluster as on this machine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from repl.audit.workers import equip
 T = TypeVar("T")
 R = TypeVar("R")
 Progress = Callable[[str, int, int], None]
-"""A callback: the name of the running step, the number of its finished tasks, and that of all its tasks."""
+"""A callback for progress. The arguments are the running step, the number of finished tasks of the step, and the number
+of all its tasks."""
 
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 _PERIOD_S: Final = 0.2
@@ -40,8 +41,8 @@ _MISSING: Final = re.compile(r"No module named '([\w.]+)'")
 
 @contextmanager
 def spark_context(master: str) -> Iterator[SparkContext]:
-    """Returns the active context, which keeps its own master; if there is none, starts one on ``master``. Raises
-    ``Unreadable`` if Spark cannot start."""
+    """Returns the active Spark context, with its own master. Without an active context, starts one on ``master``.
+    Raises ``Unreadable`` if Spark cannot start."""
     active = SparkContext._active_spark_context
     if active is not None:
         equip(active)
@@ -53,7 +54,7 @@ def spark_context(master: str) -> Iterator[SparkContext]:
         try:
             with _uninterrupted() as interrupted:
                 context = _started(_conf(master), notes)
-        except Exception as error:  # py4j and the JVM raise many types
+        except Exception as error:  # py4j and the JVM raise many types of errors
             notes.seek(0)
             said = [*notes.read().decode(errors="replace").splitlines(), *str(error).splitlines()]
             reason = next((line for line in said if "Exception" in line or "Error" in line), str(error))
@@ -70,7 +71,7 @@ def spark_context(master: str) -> Iterator[SparkContext]:
 
 @contextmanager
 def _uninterrupted() -> Iterator[list[int]]:
-    """Only records Ctrl-C, because a JVM that is abandoned while it starts does not end by itself."""
+    """Delays Ctrl-C while the JVM starts, because a JVM that is abandoned then does not end by itself."""
     noted: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield noted
@@ -83,12 +84,12 @@ def _uninterrupted() -> Iterator[list[int]]:
     try:
         yield noted
     finally:
-        if signal.getsignal(signal.SIGINT) is note:  # Spark sets its own once it runs
+        if signal.getsignal(signal.SIGINT) is note:  # once Spark runs, Spark has set its own signal handler
             signal.signal(signal.SIGINT, before)
 
 
 def _started(conf: SparkConf, notes: IO[bytes]) -> SparkContext:
-    """Starts Spark; the output of the JVM and its workers goes into ``notes``."""
+    """Starts Spark. The output of the JVM and its workers is written to ``notes``."""
     gateway = None
     if SparkContext._gateway is None:
         gateway = launch_gateway(conf, {"stdout": notes, "stderr": notes})
@@ -105,14 +106,15 @@ def _conf(master: str) -> SparkConf:
     conf.set("spark.ui.enabled", "false").set("spark.ui.showConsoleProgress", "false")
     if master.startswith("local"):
         conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
-        # The JVM only starts workers and moves small results: C1 alone and one collector start fastest.
+        # The JVM only starts workers and passes small results: with C1 alone and the serial collector it starts
+        # fastest.
         options = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={_LOG4J.as_uri()}"
         conf.set("spark.driver.extraJavaOptions", options)
     return conf
 
 
 class SparkJobs:
-    """Runs functions in Spark tasks, one task an item, and counts the tasks that ran."""
+    """Runs functions in Spark tasks, one task for each item, and counts the tasks that ran."""
 
     def __init__(self, context: SparkContext, progress: Progress | None) -> None:
         self._context = context
@@ -145,8 +147,8 @@ class SparkJobs:
         work: Callable[[tuple[int, list[Any]]], R],
         groups: int,
     ) -> list[R]:
-        """Calls ``read`` on each item; after a shuffle, calls ``work`` on each key and the values read under the
-        key."""
+        """Calls ``read`` on each item. After a shuffle, calls ``work`` on each key and the values that were read under
+        this key."""
         if not items:
             return []
         with self._watched(what, len(items) + groups), _missing_told():
@@ -158,7 +160,7 @@ class SparkJobs:
 
     @contextmanager
     def _watched(self, what: str, total: int) -> Iterator[None]:
-        """Names the Spark jobs that run within this context, and reports their progress."""
+        """Labels the Spark jobs that run within this context, and reports their progress."""
         group = f"vlsnlog-audit-{uuid4()}"
         self._context.setJobGroup(group, f"vlsnlog audit: {what}")
         if self._progress is None:
@@ -184,7 +186,8 @@ class SparkJobs:
 
 @contextmanager
 def _missing_told() -> Iterator[None]:
-    """Replaces Spark's page of text with one line if a worker's Python lacks a package. Raises ``Unreadable``."""
+    """If a worker's Python has no vlsnlog or another needed package, replaces Spark's long text by one line. Raises
+    ``Unreadable``."""
     try:
         yield
     except (Py4JJavaError, PySparkException) as error:
@@ -198,19 +201,19 @@ def _missing_told() -> Iterator[None]:
 
 
 def _attempt() -> int:
-    """Returns the id of the task attempt that runs here."""
+    """Returns the id of the Spark task attempt that runs this code."""
     task = TaskContext.get()
     assert task is not None
     return int(task.taskAttemptId())
 
 
 def _counted(work: Callable[[Any], Any], item: object) -> tuple[int, Any]:
-    """Returns the result of ``work`` on an item, with the id of its task attempt."""
+    """Returns the result of ``work`` on an item, with the id of the task attempt."""
     return _attempt(), work(item)
 
 
 def _counted_each(read: Callable[[Any], Iterator[tuple[int, Any]]], item: object) -> Iterator[tuple[int, Any]]:
-    """Yields the results of ``read``, each with the id of its task attempt."""
+    """Yields the results of ``read``, each with the id of the task attempt."""
     attempt = _attempt()
     return ((key, (attempt, value)) for key, value in read(item))
 
@@ -218,8 +221,8 @@ def _counted_each(read: Callable[[Any], Iterator[tuple[int, Any]]], item: object
 def _of_group(
     work: Callable[[tuple[int, list[Any]]], Any], group: tuple[int, Iterable[tuple[int, Any]]]
 ) -> tuple[set[int], Any]:
-    """Returns the result of ``work`` on the values that ``_counted_each`` yielded under one key, and the ids of the
-    attempts that read them."""
+    """Returns the result of ``work`` on the values that ``_counted_each`` yielded under one key. Also returns the ids
+    of the attempts that read these values."""
     attempts, values = zip(*group[1], strict=True)
     return set(attempts), work((group[0], list(values)))
 

@@ -4,13 +4,13 @@
     now                segments   2 3 │4 5    1 was cleaned; 2 and 3 are kept, 4 and 5 are read; compared are blocks
                                               that end behind 900; their digests join the earlier report's
 
-1. A segment is *kept*, and not read, if its visible blocks were all compared, and its number, salt, end, size and time
-   of change are those in the earlier report.  All segments from the first that is not kept are read; a changed segment
-   among the kept ones is read alone.
+1. A segment is *kept*, and not read again, if all its visible blocks were compared and its file is unchanged. Unchanged
+   means the number, salt, end, size and time of change in the earlier report. All segments from the first that is not
+   kept are read. A changed segment among kept ones is read alone.
 2. In every segment that is read again, the blocks up to the earlier end must have the earlier digest. If a segment has
    a new salt, but other segments of the log have their earlier salts, the segment's number was reused.
-3. With ``deep`` every segment is read, so whole ranges are compared, too. This finds a change that was made to all
-   copies alike.
+3. With ``deep`` every segment is read, so whole ranges are compared, too. Reading whole ranges finds a change that was
+   made to all copies alike.
 
 An audit does not continue a report with findings, because these findings would be forgotten.
 """
@@ -37,7 +37,7 @@ from vlsn.verify.inspection import Rule
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """The earlier audit; ``upto`` is the last VLSN that the earlier audit compared."""
+    """The earlier audit. ``upto`` is the last VLSN that it compared."""
 
     file: str
     report: AuditReport
@@ -59,7 +59,7 @@ class Since:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The part of one copy that is read: the ``survey`` has only these segments. The neighbours of the segments in
+    """The segments of one copy that are read again: ``survey`` lists only these. The neighbours of the segments in
     ``alone`` are not read."""
 
     survey: Survey
@@ -69,7 +69,7 @@ class Reading:
 
 
 def read_since(path: str, *, deep: bool, checksums: Checksums = Checksums.SHA256) -> Since:
-    """Reads the report to continue. Raises ``BadArgument``, which names the remedy, for a report that no audit can
+    """Reads the earlier report. Raises ``BadArgument``, which names the remedy, for a report that no audit can
     continue."""
     report = read_report(path)
     if report.partial:
@@ -84,9 +84,11 @@ def read_since(path: str, *, deep: bool, checksums: Checksums = Checksums.SHA256
         )
     first = report.sources[0]
     if first.ranges != range_rows([row.sum for row in first.ranges]):
-        raise BadArgument(f"{path}: its chain is not that of its digests: it was changed since it was written")
+        raise BadArgument(f"{path}: its chain does not match its digests: the file was changed since it was written")
     if first.open is None or first.open.sum != first.ranges[-1].sum:
-        raise BadArgument(f"{path}: its last range is not that of its digests: it was changed since it was written")
+        raise BadArgument(
+            f"{path}: its last range does not match its digests: the file was changed since it was written"
+        )
     if any(source.digests != first.digests for source in report.sources):
         raise BadArgument(f"{path}: it says that the copies are equal, and has other digests of each")
     if any(not row.digest for source in report.sources for row in source.segments):
@@ -95,8 +97,8 @@ def read_since(path: str, *, deep: bool, checksums: Checksums = Checksums.SHA256
 
 
 def readings(since: Since, surveys: Sequence[Survey], texts: Sequence[str]) -> list[Reading]:
-    """Decides which segments are read. Raises ``BadArgument`` if the copies do not continue those of the earlier
-    audit."""
+    """Decides which segments are read. Raises ``BadArgument`` if a copy does not continue the copy in the earlier
+    report."""
     for survey, text in zip(surveys, texts, strict=True):
         if survey.group != since.report.group:
             raise BadArgument(f"{since.file} is of group {since.report.group}, {text} of group {survey.group}")
@@ -115,7 +117,7 @@ def _reading(since: Since, survey: Survey, text: str) -> Reading:
     parts = list(survey.parts)
     begins = parts[0].number
     goes_on = begins in rows and rows[begins].salt == parts[0].salt
-    """True if this is the same log, and not another log that was restored in its place."""
+    """True if this is the same log as before, not another log that was restored in its place."""
     while parts and (row := rows.get(parts[0].number)) is not None and row.last <= since.upto and _is_closed(parts):
         part = parts.pop(0)
         if since.deep or not _is_same(part, row):
@@ -135,19 +137,21 @@ def _reading(since: Since, survey: Survey, text: str) -> Reading:
         for number, row in rows.items()
         if goes_on and number > begins and number not in there and row.blocks
     ]
-    if not kept:  # then all segments are read, so each continues the one before
+    if not kept:  # every segment is read, so each is compared with the segment before it
         return Reading(survey, findings=tuple(findings))
     read = replace(survey, parts=(*changed, *parts))
     return Reading(read, tuple(kept), frozenset(part.number for part in changed), tuple(findings))
 
 
 def _is_closed(parts: Sequence[Part]) -> bool:
-    """Says whether another segment follows the first of ``parts``, so that the first does not grow any more."""
+    """Returns whether another segment follows the first of ``parts``. If one follows, the first segment does not grow
+    any more."""
     return len(parts) > 1
 
 
 def _is_same(part: Part, row: SegmentRow) -> bool:
-    """Says whether the segment's file looks unchanged; over HTTP the file's time of change is unknown."""
+    """Returns whether the segment's file looks unchanged. Over HTTP the file's time of change is unknown, and not
+    compared."""
     now, then = (part.salt, part.end, part.modified_us), (row.salt, row.bytes, row.modified_us)
     return part.readable and not row.damaged and now == then
 
@@ -155,7 +159,7 @@ def _is_same(part: Part, row: SegmentRow) -> bool:
 def check_past(
     since: Since, readings: Sequence[Reading], audited: Sequence[Read], texts: Sequence[str]
 ) -> Iterator[Finding]:
-    """Compares segments that were read again with the earlier audit's digests."""
+    """Compares the segments that were read again with the earlier audit's digests."""
     for reading, read, text in zip(readings, audited, texts, strict=True):
         segments = read.segments
         yield from reading.findings
@@ -174,15 +178,15 @@ def check_past(
         ]
         yield from changed
         if read.missing:
-            continue  # the check below needs copies that were read as a whole
+            continue  # the check below needs copies that were read completely
         if not changed and not reading.kept and not any(segment.damaged for segment in segments):
             yield from _ranges_changed(since, reading.survey, segments, text)
         yield from _not_joined(reading, segments, text)
 
 
 def _segment_finding(text: str, segment: SegmentAudit, row: SegmentRow, reading: Reading) -> Finding:
-    """Returns a finding for a changed segment of a log that is still the same log. Numbers are never reused, so a file
-    with another salt has replaced the file that the earlier audit read."""
+    """Returns a finding for a changed segment of a log that is still the same log. Segment numbers are never reused, so
+    a file with another salt has replaced the file that the earlier audit read."""
     rule: Rule | AuditRule = AuditRule.CHANGED_PAST
     detail = f"VLSN {row.first} to {row.last} are not what the earlier audit has read there"
     more: dict[str, Any] = {"segment": segment.number, "digest": segment.past.hex(), "digest_then": row.digest}
@@ -196,7 +200,7 @@ def _segment_finding(text: str, segment: SegmentAudit, row: SegmentRow, reading:
 
 
 def _ranges_changed(since: Since, survey: Survey, segments: Sequence[SegmentAudit], text: str) -> Iterator[Finding]:
-    """Compares the ranges of a copy that was read as a whole, and that begins no later than at the earlier audit."""
+    """Compares the ranges of a copy that was read completely and begins no later than at the earlier audit."""
     now = summed(share for segment in segments for share in segment.past_ranges)
     for at, then in since.ranges.items():
         begins = max(at << RANGE_BITS, since.report.compared_from)
@@ -235,8 +239,8 @@ def _not_joined(reading: Reading, segments: Sequence[SegmentAudit], text: str) -
 
 
 def joined(since: Since, report: SourceReport, reading: Reading, shares: Mapping[int, Share]) -> SourceReport:
-    """Returns a copy's report, completed by the earlier audit's report of the copy. The ``shares`` continue the
-    earlier digests; the series covers only the segments that were read."""
+    """Returns a copy's report, completed by the earlier report of the same copy. The ``shares`` continue the earlier
+    digests. The series covers only the segments that were read."""
     if since.deep:
         return report
     kept, then = reading.kept, since.report.sources[0].open
@@ -265,7 +269,7 @@ def _overlap(hole: Span, row: SegmentRow) -> bool:
 
 
 def told(since: Since, readings: Sequence[Reading]) -> SinceReport:
-    """Returns the new report's part about the earlier report that it continues."""
+    """Returns the part of the new report that describes the earlier audit."""
     kept = [row for reading in readings for row in reading.kept]
     return SinceReport(
         file=since.file,

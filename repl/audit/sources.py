@@ -1,4 +1,4 @@
-"""Makes a source of an audit from its name: a directory or a node's URL."""
+"""Makes a source of an audit from its text: a directory or a node's URL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes the report as one Parquet table, for DuckDB, Spark and pandas: each copy, range, segment and finding is a row.
+"""Writes the report as one Parquet table, for DuckDB, Spark and pandas. Each copy, range, segment and finding is a row.
 
     record = 'copy'      first, last, dtvlsn, bytes, blocks, entries, live, torn_tail, incarnation
              'range'     range, first, last, blocks, entries, digest, chain, agrees
@@ -7,7 +7,7 @@
              'finding'   rule, file, offset, vlsn, detail, facts, mend
              'unread'    file, first, last, bytes, detail (the reason), facts: a part that was not audited
 
-A row has null in the columns that its kind does not use.  Every row has the audit's ``group`` and ``made``, and the
+A row has null in the columns that its kind does not use. Every row has the audit's ``group`` and ``made``, and the
 copy's ``source`` and ``node``, so that the tables of many audits can be read as one table.
 """
 
@@ -66,7 +66,7 @@ SCHEMA: Final = pa.schema(
 
 
 def parquet_of(report: AuditReport) -> bytes:
-    """Returns the table as a Parquet file."""
+    """Returns the report's table as the bytes of a Parquet file."""
     rows = [{"group": report.group, "made": report.made_us or None} | row for row in _rows(report)]
     table = pa.Table.from_pylist(rows, schema=SCHEMA)
     data = BytesIO()

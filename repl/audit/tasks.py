@@ -1,7 +1,7 @@
 """The work of an audit's tasks: they survey a source, read and check segments, and search ranges for differences.
 
-If a source cannot be read, the task returns a ``Failure``. After an exception, Spark would run the task again and then
-end the job.
+If a source cannot be read, the task returns a ``Failure``. A task raises no exception for it, because Spark would run
+the task again and then end the job.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def survey(item: tuple[int, Source]) -> Survey | Failure:
 def read(
     sources: list[Source], bounds: Bounds, samples: int, checksums: Checksums, parts: tuple[Part, ...]
 ) -> list[SegmentAudit | Missed] | Failure:
-    """Reads a task's segments one after the other, with one segment in memory at a time. The result for a segment that
-    cannot be read is ``Missed``; if the node is gone, also for all segments after it."""
+    """Reads a task's segments one after the other; one segment at a time is in memory. The result for an unreadable
+    segment is ``Missed``. If the node is gone, all segments after it are ``Missed`` too."""
     return tried(lambda: list(_each_read(sources[parts[0].source], parts, bounds, samples, checksums)))
 
 
@@ -67,7 +67,8 @@ def _read_one(
         into = segment_buffer(part.end)
         plain = read_plain(source, part, into, checksums) if source.near else None
         buf = source.read(part, 0, part.end, into) if plain is None else memoryview(into)[: part.end]
-        sidecar = source.sidecar(part)  # after its segment: a rollback removes it before it sets a flag
+        # the sidecar is read after its segment, because a rollback removes the sidecar before it sets a flag
+        sidecar = source.sidecar(part)
         fill = partial(source.fill, part, into=into)
         return check_segment(buf, part, source.text, bounds, sidecar, indexed, samples, plain, checksums, fill)
     except WrongVersion as error:

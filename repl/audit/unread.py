@@ -3,11 +3,12 @@
     n2    1 … 40 │ 41 … 80 │ 81 … 120        the node was gone when 00000002.vlog was asked for:
               read      ✗       read         VLSN 41 to 80 of n2 are not audited
 
-1. A finding in a segment that was read stands.
-2. Segments are joined with one another in runs, between which something is missing.  Missing segments may hold rollback
-   records that concern the segments before them, so overmarks are judged only behind the last missing segment.
+1. A finding in a segment that was read is valid.
+2. Consecutive segments that were read form a run. Between two runs at least one segment is missing. Missing segments
+   may contain rollback records that concern the segments before them. So overmarks (flags of rolled-back frames) are
+   checked only after the last missing segment.
 3. A range of VLSNs with missing parts in this copy is compared only between the other copies.
-4. The audit does not judge a copy's end, and does not compare a history with the copies.
+4. The audit does not check a copy's end, and does not compare a history with the copies.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class Missed:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The part of a copy that was read: its ``segments``, and their ``runs`` without a missing segment inside.
-    ``spans`` are the VLSNs, ascending, that the ``missing`` segments may hold."""
+    """The part of a copy that was read. ``segments`` were read; ``runs`` are groups of these segments without a missing
+    one in between. ``spans`` are the VLSNs, ascending, that the ``missing`` segments may contain."""
 
     segments: list[SegmentAudit]
     runs: list[list[SegmentAudit]]
@@ -44,7 +45,7 @@ class Read:
     spans: list[Span] = field(default_factory=list)
 
     def knows(self, at: int) -> bool:
-        """Says whether all of range ``at`` was read."""
+        """Returns whether range ``at`` was read completely."""
         return known(self.spans, at)
 
 
@@ -56,8 +57,8 @@ def read_of(
     begins: int,
     alone: frozenset[int],
 ) -> Read:
-    """Separates a copy's segments that were read from those that were not. ``begins`` is the first VLSN of the part
-    that is read. The neighbours of segments in ``alone`` are not read."""
+    """Separates the segments of a copy that were read from those that were not. ``begins`` is the first VLSN of the
+    part that is read. The neighbours of segments in ``alone`` are not read."""
     if not missed:
         return Read(segments, [[segment for segment in segments if segment.number not in alone]])
     why = {each.number: each.why for each in missed}
@@ -65,7 +66,7 @@ def read_of(
     pieces = [(gone, list(parts)) for gone, parts in groupby(survey.parts, key=lambda part: part.number in why)]
     runs = [[there[part.number] for part in parts if part.number not in alone] for gone, parts in pieces if not gone]
     if pieces[-1][0]:
-        runs.append([])  # the last run, behind the missing segment, is empty
+        runs.append([])  # the last run, after the missing segment, has no segment yet
     missing: list[NotAudited] = []
     for index, (gone, parts) in enumerate(pieces):
         if gone:
@@ -89,7 +90,7 @@ def read_of(
 
 
 def blanked(report: SourceReport) -> SourceReport:
-    """Returns a copy's report without the ranges that were not fully read, and without the chains behind them."""
+    """Returns a copy's report without the ranges that were not read completely, and without the chains after them."""
     if not report.unread:
         return report
     first = min(span.first for span in report.unread) >> RANGE_BITS

@@ -1,13 +1,14 @@
-"""Reads a faultless segment window by window: each window is checked while it is in the processor's cache.
+"""Reads a segment without faults window by window. Each window is checked while it is in the processor's cache.
 
     |header page|frame|frame|frame|frame|frame|frame|…|        read into one window of 1 MiB, again and again
     |----- window 1 -----|------ window 2 ------|--- …         kept: headers, checksums
 
-A buffer as large as a segment would be written and read at half of that speed.  For most segments the check needs only
-headers and checksums. Some windows hold more: local records, producers, transactions, members, or blocks whose
-entries are sampled. Such a window is copied to its place in the segment's buffer, where the check finds it.
+A buffer as large as a segment would be written and read at half of that speed. For most segments the check needs only
+headers and checksums. Some windows have more than plain blocks: local records, producers, transactions, members, or
+blocks whose entries are sampled. A window with more is copied to its place in the segment's buffer, where the check
+finds it.
 
-A segment with any fault is not read window by window, but as a whole by ``read_frames``.
+A segment with any fault is read as a whole by ``read_frames`` instead.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ from vlsn.format.segment import FIRST_FRAME
 from vlsn.verify.frames import Frames, last_words, payloads_in, sums_of
 
 WINDOW_BYTES: Final = 1 << 20
-"""The size of a window; a segment with a larger frame is not read window by window."""
+"""The size of a window in bytes. A segment with a frame (a block's envelope) larger than this is not read window by
+window."""
 _SLACK: Final = FRAME_BYTES + BLOCK_BYTES
-"""Bytes behind a window, so that reading a block's header in a frame that is too short stays inside of the buffer."""
+"""Spare bytes after a window. A block's header in a frame that is too short is then still inside the buffer."""
 
 
 @dataclass(slots=True)
@@ -51,9 +53,9 @@ class _Found:
 def read_plain(
     source: Source, part: Part, into: bytearray, checksums: Checksums | None = None
 ) -> tuple[Frames, Blocks] | None:
-    """Reads a segment of ``source`` that ends at ``part.end``; returns None if anything in it is wrong or overmarked.
-    ``into`` is as large as the segment. Windows with more than plain blocks are copied to their places in ``into``; its
-    other bytes have no meaning.  Raises ``Unreadable``."""
+    """Reads a segment of ``source`` that ends at ``part.end``. Returns None if anything in the segment is wrong or
+    rolled back. ``into`` is as large as the segment. Windows with more than plain blocks are copied to their places in
+    ``into``; its other bytes have no meaning. Raises ``Unreadable``."""
     if part.end % 8 or part.end <= FIRST_FRAME or part.stated > part.end:
         return None
     window, found, at = bytearray(WINDOW_BYTES + _SLACK), _Found(), 0
@@ -69,8 +71,8 @@ def read_plain(
 
 
 def is_plain(heads: scan.Headers) -> NDArray[np.bool_]:
-    """Marks blocks of clients' entries without keys, transactions and producers; the check needs only their
-    headers."""
+    """Marks blocks of clients' entries without keys, transactions and producers. For plain blocks the check needs only
+    the headers."""
     plain: NDArray[np.bool_] = (heads["kind"] == EntryKind.DATA) & (heads["flags"] & ~np.uint8(BlockFlag.KEYS) == 0)
     return plain
 
@@ -78,7 +80,8 @@ def is_plain(heads: scan.Headers) -> NDArray[np.bool_]:
 def _take(
     window: bytearray, part: Part, at: int, size: int, found: _Found, into: bytearray, checksums: Checksums | None
 ) -> int | None:
-    """Takes the whole frames of a window that begins at offset ``at``; returns the offset where the last frame ends."""
+    """Takes the complete frames of a window that begins at offset ``at``. Returns the offset at which the last frame
+    ends."""
     offsets = scan.frame_offsets(window, at, max(at, FIRST_FRAME), at + size, part.salt)
     headers = scan.frame_headers(window, at, offsets)
     ends = scan.frame_ends(offsets, headers)

@@ -1,7 +1,8 @@
 """Sets the interpreter and the packages of Spark's Python workers, before the first of this project's tasks runs.
 
-PySpark starts its workers with ``python3`` of the PATH unless ``PYSPARK_PYTHON`` says otherwise. That may be another
-interpreter than the driver's, one without ``repl``. A ``PYSPARK_PYTHON`` that is set stays.
+PySpark starts its workers with ``python3`` of the PATH unless ``PYSPARK_PYTHON`` says otherwise. The ``python3`` of the
+PATH may be another interpreter than the driver's, one without ``repl``. This module does not change a
+``PYSPARK_PYTHON`` that is set.
 
     local      the workers get the path of these packages
     cluster    the packages are sent as ``vlsnlog.zip``, made of their sources or of the wheel that they came in,
@@ -21,14 +22,14 @@ from zipfile import ZIP_DEFLATED, ZipFile
 PACKAGES: Final = ("vlsn", "feeder", "replica", "repl")
 ARCHIVE: Final = "vlsnlog.zip"
 _UNSET: Final = "python3"
-"""PySpark's interpreter if none is configured."""
+"""The interpreter that PySpark uses if none is configured."""
 
 
 def equip(context: Any) -> None:
     """Prepares this SparkContext for its later jobs; a second call changes nothing."""
     if context.pythonExec == _UNSET and "PYSPARK_PYTHON" not in os.environ:
         context.pythonExec = sys.executable
-        os.environ["PYSPARK_PYTHON"] = sys.executable  # for workers that PySpark starts in other ways
+        os.environ["PYSPARK_PYTHON"] = sys.executable  # PySpark may also start workers without the context's setting
     root = Path(__file__).resolve().parents[2]
     if context.master.startswith("local"):
         before = context.environment.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
@@ -39,8 +40,8 @@ def equip(context: Any) -> None:
 
 
 def archive(root: Path, directory: Path) -> Path:
-    """Writes the packages' sources as one archive that Python imports from; returns its path. ``root`` is the directory
-    of the packages, or a wheel, which already is such an archive."""
+    """Writes the packages' sources as one archive that Python can import from. Returns the archive's path. ``root`` is
+    the directory of the packages, or a wheel, which already is such an archive."""
     path = directory / ARCHIVE
     if root.is_file():
         copyfile(root, path)

@@ -1,1 +1,1 @@
-"""The benchmark: works on a cluster, and the machine's own ceilings beside them."""
+"""The benchmark: measures kinds of work on a cluster, and the speed of the machine's disk and sockets."""

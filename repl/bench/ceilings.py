@@ -1,7 +1,7 @@
-"""Ceilings of this machine: the speed of its disk and sockets without our code.
+"""Measures the speed of this machine's disk and sockets without our code, as an upper limit for the benchmark.
 
-They are measured in the same run as the figures beside them, on the data's file system, because both vary with the
-machine's other work.  All take about one second.
+The speeds vary with the machine's other work. So they are measured in the same run as the benchmark, on the same file
+system. Measuring the disk and the sockets takes about one second.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ async def measure_ceilings(directory: Path) -> Ceilings:
 
 
 async def _websocket() -> float:
-    """Counts the messages echoed in a second between this process and another, ``ECHO_IN_FLIGHT`` at a time."""
+    """Returns how many messages are echoed in a second between this process and another, with ``ECHO_IN_FLIGHT``
+    unanswered at a time."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "repl.bench.ceilings",
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C is for this process only; the other ends with its standard input
+        start_new_session=True,  # Ctrl-C goes to this process only; the other one ends with its standard input
     )
     assert process.stdin is not None and process.stdout is not None
     try:
@@ -72,14 +73,14 @@ async def _websocket() -> float:
 async def _echo(request: web.BaseRequest) -> web.WebSocketResponse:
     socket = web.WebSocketResponse(compress=False)
     await socket.prepare(request)
-    with suppress(ConnectionResetError):  # for example after a Ctrl-C
+    with suppress(ConnectionResetError):  # the connection may be reset, for example after a Ctrl-C
         async for message in socket:
             await socket.send_bytes(message.data)
     return socket
 
 
 async def _serve_echo() -> None:
-    """Runs in the other process: prints its port, echoes until its standard input ends."""
+    """Runs in the other process: prints its port, and echoes messages until its standard input ends."""
     runner = web.ServerRunner(web.Server(_echo))
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -1,6 +1,6 @@
-"""The HTTP work's own driver, for machines without wrk: N connections, one POST at a time on each.
+"""A driver for the benchmark's HTTP work, for machines without wrk: N connections, one POST at a time on each.
 
-The request has the same bytes each time; only the status and the length of the answer are read.
+Each request has the same bytes. Only the status and the length of an answer are read.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _content_length(head: bytes) -> int:
 
 
 async def post_many(url: str, path: str, *, body: bytes, connections: int, seconds: float) -> Outcome:
-    """Posts from many connections to the master at ``url``; counts only answers of 200."""
+    """Posts over many connections to the master at ``url``. Only answers with status 200 are counted."""
     parts = urlsplit(url)
     samples = Samples()
     request = (

@@ -1,15 +1,15 @@
-"""A reserve of touched memory, which is freed as fast as a work uses memory.
+"""A reserve of memory that was used before; it is freed as fast as a benchmark needs memory.
 
-On a virtual machine the first use of a page that its host has not provided yet costs 2–12 µs, in the kernel's zeroing,
-and a log uses new pages all the time: its page cache.  A host may also reclaim memory that is free for a few seconds
-(free page reporting of the balloon device), so touching it once is not enough.  Therefore the memory that a run can
-fill is written to first and *held*.  A thread then frees piece after piece, so that a little more than the work uses is
-free at any time, and never for long.
+On a virtual machine, the first use of a memory page that the host has not provided yet costs 2–12 µs. A log uses new
+memory all the time, for the operating system's file cache. A host may also take back memory that is free for a few
+seconds (free page reporting of the balloon device), so using it once is not enough. Therefore the memory that a run can
+fill is written to first and *held*. A thread then frees the held memory piece after piece. So at any time a little more
+than the benchmark needs is free, and never for long.
 
     free memory   |.. not provided ..|lead|            held             |
                                        └ the page cache takes from here; a piece is freed when it gets short
 
-Pages cost 0.25 µs here if the host has provided them (huge pages), otherwise 9–12 µs.
+A memory page costs 0.25 µs here if the host has provided it (huge pages), otherwise 9–12 µs.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from types import TracebackType
 from typing import Self
 
 AVAILABLE_FRACTION = 0.5
-"""The largest share of the available memory that is held."""
+"""The largest share of the machine's available memory that is held in reserve."""
 CHUNK_BYTES = 64 << 20
 LEAD_BYTES = 256 << 20
-"""Bytes that are kept free ahead of the work: a third of a second at 700 MB/s."""
+"""The bytes of memory that are kept free ahead of the benchmark: enough for a third of a second at 700 MB/s."""
 LOOK_S = 0.01
 PAGE_BYTES = 4096
 FRESH_PAGE_US = 2.0
-"""The average cost of a chunk's pages above which the host had not provided it yet."""
+"""If the memory pages of a chunk cost more than this many µs on average, the host had not provided them yet."""
 _HUGE = getattr(mmap, "MADV_HUGEPAGE", 14)
 
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """The memory touched before a run; the host had not provided ``fresh_bytes`` of it."""
+    """The memory that was used before a run. The host had not provided ``fresh_bytes`` of it."""
 
     bytes: int = 0
     fresh_bytes: int = 0
@@ -53,7 +53,7 @@ class Touched:
 
 
 def memory_bytes(field: str, meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Reads this field of the kernel's memory information, in bytes; 0 for an unknown name."""
+    """Returns the value of one field in the kernel's memory information, in bytes; 0 for an unknown field."""
     for line in meminfo.read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
@@ -61,8 +61,8 @@ def memory_bytes(field: str, meminfo: Path = Path("/proc/meminfo")) -> int:
 
 
 class Reserve:
-    """A reserve of about ``bytes_max`` bytes, at most ``AVAILABLE_FRACTION`` of the available memory. As a context
-    manager it holds the part that has not been freed yet."""
+    """A reserve of about ``bytes_max`` bytes, at most ``AVAILABLE_FRACTION`` of the available memory. A ``Reserve`` is
+    a context manager; within the context it holds the memory that is not freed yet."""
 
     def __init__(
         self, bytes_max: int, *, chunk_bytes: int = CHUNK_BYTES, lead_bytes: int = LEAD_BYTES,
@@ -113,7 +113,7 @@ class Reserve:
             start = time.perf_counter()
             memory = mmap.mmap(-1, self._chunk, flags=mmap.MAP_PRIVATE)
             self.held.append(memory)
-            with contextlib.suppress(OSError):  # a kernel without huge pages
+            with contextlib.suppress(OSError):  # a kernel may have no huge pages
                 memory.madvise(_HUGE)
             memory[::PAGE_BYTES] = zeros
             if time.perf_counter() - start > len(zeros) * FRESH_PAGE_US * 1e-6:

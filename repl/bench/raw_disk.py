@@ -18,10 +18,11 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def synced_writes(directory: Path, size: int, count: int) -> Floats:
-    """Measures the milliseconds of writes of ``size`` bytes with ``fdatasync``, one after the other.
+    """Returns the milliseconds that each write of ``size`` bytes with its ``fdatasync`` takes, one write after the
+    other.
 
-    The writes go to a temporary file of zeros in ``directory``: ``count`` of them, or as many as ``SECONDS_MAX``
-    allows, and at least ``WRITES_MIN``.
+    The writes go to a temporary file of zeros in ``directory``. There are ``count`` writes, or fewer if ``SECONDS_MAX``
+    is over before, but at least ``WRITES_MIN``.
     """
     with tempfile.NamedTemporaryFile(dir=directory, prefix="ceiling-") as file:
         descriptor = file.fileno()

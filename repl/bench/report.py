@@ -1,7 +1,7 @@
-"""Figures of the benchmark: the results of one work, and the percentiles of its latencies.
+"""The figures of a benchmark: the results of one work, and the percentiles of its latencies.
 
-Only acknowledged operations are counted.  A latency is that of a single operation, from before the call until its
-acknowledgement. Percentiles are exact: every sample is kept, 8 bytes each, in chunks.
+Only acknowledged operations are counted. A latency is the time from before the call of a single operation until its
+acknowledgement. Percentiles are exact: every sample is kept in memory, 8 bytes each.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from repl.bench.memory import Touched
 class Ceilings:
     """The speed of this machine's disk and sockets without our code, measured in the same run.
 
-    ``fdatasync_p50_ms``: one 512-byte write and its ``fdatasync`` in a zero-filled file beside the data.
-    ``ws_msgs_per_s``: WebSocket messages echoed between two processes, 64 of them in flight.
+    ``fdatasync_p50_ms``: one 512-byte write and its ``fdatasync``, in a zero-filled file beside the data.
+    ``ws_msgs_per_s``: WebSocket messages echoed between two processes, 64 of them unanswered at a time.
     ``seq_write_mb_per_s``: 1 MiB writes, each synced, into a zero-filled file.
     """
 
@@ -35,25 +35,26 @@ class Outcome:
     """The result of one work."""
 
     entries: int
-    """Acknowledged (or read) entries."""
+    """The number of entries that were acknowledged, or read."""
     bytes: int
-    """Bytes of values and keys; for ``catchup`` and ``recover`` bytes of the log."""
+    """The bytes of values and keys; for ``catchup`` and ``recover`` the bytes of the log."""
     seconds: float
     latencies_ms: np.ndarray[Any, np.dtype[np.float64]]
     errors: int = 0
     more: dict[str, Any] = field(default_factory=dict)
-    """Fields that only this work has."""
+    """The fields that only this kind of work has."""
 
     def percentile(self, percent: float) -> float | None:
-        """Returns milliseconds; None if the work times no single operations."""
+        """Returns a percentile of the latencies in milliseconds, or None if the work has no single operations to
+        time."""
         if not len(self.latencies_ms):
             return None
         return round(float(np.percentile(self.latencies_ms, percent)), 4)
 
 
 class Samples:
-    """Collects durations: ``start = samples.now()``, then ``samples.since(start)``; or ``take`` with nanoseconds, for
-    callers that read the clock themselves."""
+    """Collects durations. Use ``start = samples.now()`` and later ``samples.since(start)``. A caller that reads the
+    clock itself uses ``take`` with nanoseconds."""
 
     __slots__ = ("now", "take", "taken")
 
@@ -74,7 +75,8 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class BenchReport:
-    """One run, as it is printed; ``json`` has the fields that ``--json`` promises, then the work's own."""
+    """The figures of one run, as printed. ``json`` has the fields that ``--json`` promises, then the fields of the work
+    itself."""
 
     work: str
     writers: int
@@ -113,7 +115,7 @@ class BenchReport:
         }
 
     def lines(self) -> list[str]:
-        """Formats the result as lines."""
+        """Formats the result as lines of text."""
         row = self.json()
         what = "entries read" if self.work in ("tail", "scan") else "entries"
         asked = f" durability {self.durability}," if self.durability else ""

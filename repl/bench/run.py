@@ -1,4 +1,4 @@
-"""One run of the benchmark, for the command."""
+"""Runs one kind of work for the command ``vlsnlog bench``."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from vlsn.limits import BATCH_ENTRIES_MAX, BODY_BYTES_MAX, ENTRY_BYTES_MAX
 
 LONE_WRITERS = 256
 BYTES_MAX = 16 << 30
-"""The limit of the bytes that one run writes, all nodes together."""
+"""The most bytes that one run writes, all nodes together."""
 NODES_BYTES = 1 << 30
-"""Bytes that a cluster of its own needs at once: its processes, and two zeroed segments a node."""
+"""The bytes that a cluster needs as soon as it starts: its processes, and two zeroed segments for each node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """Options of a run.  ``None`` means the work's own default.  Without ``url`` a cluster is started in a temporary
-    directory."""
+    """The options of a run. None means the default of the kind of work. Without ``url`` a cluster is started in a
+    temporary directory."""
 
     work: str
     url: str | None = None
@@ -35,14 +35,15 @@ class BenchOptions:
     batch: int | None = None
     acks: str = "majority"
     durability: str | None = None
-    """The durability that each append requests; None: the group's setting."""
+    """The durability that each append requests, or None for the group's setting."""
     bytes_max: int = BYTES_MAX
     touch_memory: bool = True
-    """Touches memory (``memory``) before a cluster of its own starts; has no effect with ``url``."""
+    """Whether memory is used once before a temporary cluster starts (see ``memory``). The option has no effect with
+    ``url``."""
 
 
 def run_bench(options: BenchOptions, works: Mapping[str, Work] = WORKS) -> BenchReport:
-    """Runs on a new event loop.  Raises ``BadArgument``, ``NoSpace``, ``Unreachable``."""
+    """Runs the benchmark on a new event loop. Raises ``BadArgument``, ``NoSpace``, ``Unreachable``."""
     import uvloop
 
     work = works.get(options.work)
@@ -53,7 +54,7 @@ def run_bench(options: BenchOptions, works: Mapping[str, Work] = WORKS) -> Bench
     settings = dict(work.settings)
     if work.fills and batch == 1:
         writers = options.writers or LONE_WRITERS
-        settings["block_bytes_max"] = 1  # nothing is merged: a log of one-entry blocks
+        settings["block_bytes_max"] = 1  # no appends share a block, so each entry of the log has its own block
     _check(options, writers, batch)
     if work.own_only and options.url is not None:
         raise BadArgument(f"{options.work} kills and starts nodes, so it runs on a cluster of its own: leave out --url")
@@ -70,7 +71,7 @@ def run_bench(options: BenchOptions, works: Mapping[str, Work] = WORKS) -> Bench
     reserved = min(options.bytes_max, NODES_BYTES + int(work.cache_bytes_per_s * options.seconds))
     if given is not None or not options.touch_memory:
         reserved = 0
-    with Reserve(reserved) as reserve:  # outside of the loop, which would delay Ctrl-C until all of it is touched
+    with Reserve(reserved) as reserve:  # outside the event loop, which would delay Ctrl-C until all memory is touched
         outcome, ceilings = uvloop.run(_measured(work, given, settings, load))
     shape = options.work, writers, options.size, batch, options.acks
     return BenchReport(*shape, outcome, ceilings, reserve.touched, load.durability)

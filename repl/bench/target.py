@@ -1,7 +1,7 @@
-"""The target of a work: a cluster at a URL, or a cluster of its own in a temporary directory.
+"""The target of a benchmark: a cluster that runs at a URL, or a temporary cluster in its own directory.
 
-A cluster of its own consists of usual processes. Its nodes may be killed and started again, and it is removed with its
-data at the end.
+A temporary cluster consists of ordinary processes. Its nodes may be killed and started again. At the end a temporary
+cluster is removed together with its data.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from vlsn.errors import BadArgument, NoSpace
 NODES = 3
 START_S = 120.0
 FREE_BYTES_KEPT = 2 << 30
-"""The free bytes that a work must leave, beyond its limit of written bytes; otherwise it is refused."""
+"""The bytes that must stay free on the disk after the most that a benchmark may write; otherwise the run is refused."""
 
 
 def check_space(directory: Path, bytes_max: int) -> None:
-    """Raises ``NoSpace`` unless ``bytes_max`` more fit, and ``FREE_BYTES_KEPT`` stay free."""
+    """Raises ``NoSpace`` unless ``bytes_max`` more fit on the disk and ``FREE_BYTES_KEPT`` stay free."""
     free = shutil.disk_usage(directory).free
     if free < bytes_max + FREE_BYTES_KEPT:
         raise NoSpace(
@@ -38,7 +38,7 @@ def check_space(directory: Path, bytes_max: int) -> None:
 
 
 def check_range(name: str, value: float, low: float, high: float) -> None:
-    """Raises ``BadArgument`` if the value is out of range."""
+    """Raises ``BadArgument`` if ``value`` is not between ``low`` and ``high``."""
     if not low <= value <= high:
         raise BadArgument(f"{name}: {value} is out of range; it must be {low} to {high}")
 
@@ -60,9 +60,9 @@ class Given:
 
 
 class Own:
-    """Three nodes in a directory of ``tempfile`` (``TMPDIR``), or ``within`` an existing one.
+    """Three nodes in a temporary directory (``TMPDIR``), or in the directory ``within``.
 
-    ``settings`` are the nodes', such as ``checkpoint_bytes``.
+    ``settings`` are settings of the nodes, such as ``checkpoint_bytes``.
     """
 
     def __init__(self, settings: Mapping[str, str | int | float] | None = None, *, within: Path | None = None) -> None:
@@ -75,7 +75,7 @@ class Own:
 
     @property
     def last(self) -> Node:
-        """The node that works kill and start; it is never the first master."""
+        """The node that a benchmark may kill and start; never the first master."""
         return self.cluster.nodes[-1]
 
     async def __aenter__(self) -> Self:
@@ -102,7 +102,7 @@ class Own:
         await self._end()
 
     def prepared(self) -> None:
-        """Is called once the nodes' config files are written, before they start."""
+        """Called after the nodes' config files were written, before the nodes start."""
 
     async def _end(self) -> None:
         self.cluster.kill()
@@ -110,7 +110,7 @@ class Own:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     async def start(self, node: Node) -> float:
-        """Starts an ended node; returns the seconds until it answered its first request."""
+        """Starts a node that has ended. Returns the seconds until the node answered its first request."""
         began = time.perf_counter()
         node.start()
         await self.cluster.answering(node)

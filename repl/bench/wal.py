@@ -1,10 +1,10 @@
-"""``bench wal``: the embedded log alone, with threads that append, and the raw disk beside it in the same run.
+"""``bench wal``: measures the embedded log alone, with threads that append, and the raw disk in the same run.
 
-The figures are those of HBase's WALPerformanceEvaluation: operations a second, and the distributions of append times,
-of sync times, and of appends in each sync.  An operation is one append of one entry.
+The figures are those of HBase's WALPerformanceEvaluation: operations a second, and three distributions (of append
+times, of sync times, and of the number of appends in each sync). An operation is one append of one entry.
 
-The ceiling is a loop that writes and syncs as many bytes as the log's mean group, in one call, into a file of zeros in
-the same directory. It shows the disk's speed for groups of that size, without our code.
+The upper limit is measured by a loop without our code. The loop writes and syncs as many bytes as the log's mean group
+in one call, into a file of zeros in the same directory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _POOL_BYTES: Final = 1 << 16
 
 
 class _Syncs(WaitingAppends):
-    """Notes the duration of each sync, including its write, and its numbers of entries and bytes."""
+    """Records for each sync the duration, including its write, and its numbers of entries and bytes."""
 
     def __init__(self, latch: AbstractContextManager[object]) -> None:
         super().__init__(latch)
@@ -55,7 +55,7 @@ class _Syncs(WaitingAppends):
         super().synced(last_vlsn)
 
     def restart(self) -> None:
-        """Drops all notes so far."""
+        """Drops all records so far."""
         for column in (self.sync_ms, self.shared, self.group_bytes):
             del column[:]
 
@@ -78,8 +78,8 @@ class CountedLog(Log):
 
 
 def run_wal(options: WalOptions) -> WalReport:
-    """Runs in a temporary directory (``TMPDIR``), which is removed. Raises ``BadArgument``, ``NoSpace``,
-    ``LogFailed``."""
+    """Runs ``bench wal`` in a temporary directory (``TMPDIR``), which is removed at the end. Raises ``BadArgument``,
+    ``NoSpace``, ``LogFailed``."""
     options.check()
     directory = Path(tempfile.mkdtemp(prefix="vlsnlog-bench-"))
     try:
@@ -178,7 +178,7 @@ class _Run:
         return STAMP.pack(thread, number) + self._pool[at : at + self._options.size - STAMP.size]
 
     def _roll(self, log: Log) -> None:
-        """Rolls the log in a thread of its own, so that no append waits for it."""
+        """Starts a new segment on another thread, so that no append waits for it."""
         try:
             while self._rolls.get():
                 log.rotate()
@@ -186,7 +186,7 @@ class _Run:
             self._errors.append(f"roll: {error}")
 
     def _verify(self) -> dict[str, Any]:
-        """Reads all entries through a new open, and verifies the directory."""
+        """Opens the log again, reads all entries, and verifies the directory."""
         from vlsn.real.disk import PosixDisk
         from vlsn.real.lmdb_store import LmdbStores
         from vlsn.verify.verify import verify
@@ -208,12 +208,13 @@ class _Run:
         return {"entries": sum(found), "segments": report.segments, "seconds": seconds, "faults": faults}
 
     def _read_back(self, found: list[int]) -> list[str]:
-        """Counts each thread's entries in ``found``, up to the first wrong one; returns a description of that."""
+        """Counts each thread's entries into ``found``, up to the first wrong entry. Returns a description of that
+        entry."""
         last = 0
         with Log.open(str(self._directory / "log")) as log:
             for entry in log.read():
                 if len(entry.value) < STAMP.size:
-                    continue  # the entry from before the threads
+                    continue  # the entry from before the threads started
                 thread, number = STAMP.unpack_from(entry.value)
                 if entry.vlsn <= last or thread >= len(found) or number != found[thread]:
                     return [f"VLSN {entry.vlsn} is number {number} of thread {thread}, out of order"]

@@ -1,4 +1,4 @@
-"""Options and figures of ``bench wal``: distributions of every sample, for a person or as JSON."""
+"""The options and figures of ``bench wal``: distributions of all samples, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from vlsn.errors import BadArgument
 from vlsn.limits import ENTRY_BYTES_MAX
 
 STAMP: Final = Struct("<II")
-"""The beginning of a value: its thread, and its number in that thread."""
+"""The beginning of each value: the number of its thread, and the number of the append in that thread."""
 FRAMING_BYTES: Final = 120
-"""Bytes of an entry in a block of its own, beside its value."""
+"""The overhead in bytes of an entry that is alone in its block."""
 THREADS_MAX: Final = 1024
 ENTRIES_MAX: Final = 10_000_000
 BYTES_MAX: Final = 16 << 30
@@ -33,9 +33,9 @@ _ROWS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalOptions:
-    """Options of ``bench wal``. ``entries`` is the number for each thread; ``roll`` starts a new segment after so many
-    entries (0: by size only). With a ``sync_interval`` of N a thread waits for a sync at every Nth of its appends
-    only."""
+    """The options of ``bench wal``. ``entries`` is the number of appends for each thread. ``roll`` starts a new segment
+    after so many entries (0: by size only). With a ``sync_interval`` of N a thread waits for a sync only at every Nth
+    of its appends."""
 
     threads: int = 1
     entries: int = 10_000
@@ -46,7 +46,7 @@ class WalOptions:
     bytes_max: int = BYTES_MAX
 
     def check(self) -> None:
-        """Raises ``BadArgument`` for values out of range."""
+        """Raises ``BadArgument`` if an option is out of range."""
         check_range("threads", self.threads, 1, THREADS_MAX)
         check_range("entries", self.entries, 1, ENTRIES_MAX)
         check_range("size", self.size, STAMP.size, ENTRY_BYTES_MAX)
@@ -59,7 +59,7 @@ class WalOptions:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A distribution of all samples."""
+    """The distribution of all samples of one figure."""
 
     samples: Floats
 
@@ -80,7 +80,7 @@ class Spread:
 
 @dataclass(slots=True)
 class WalReport:
-    """The results of one run."""
+    """The results of one run of ``bench wal``."""
 
     options: WalOptions
     seconds: float
@@ -177,7 +177,7 @@ def _cell(value: float) -> str:
 
 
 def _bars(histogram: dict[int, int]) -> list[str]:
-    """Draws the number of appends in a sync by powers of two, as bars."""
+    """Draws bars for the number of appends in each sync, by powers of two."""
     bins: Counter[int] = Counter()
     for shared, number in histogram.items():
         bins[max(int(shared) - 1, 0).bit_length()] += number

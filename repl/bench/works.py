@@ -1,4 +1,4 @@
-"""The works: the load of a benchmark on a cluster, each timed until its acknowledgements.
+"""The kinds of work that the benchmark puts on a cluster. Each work is timed until its acknowledgements.
 
     append     N writers, each awaits its append before the next, through the native client
     bulk       N batches under way at a time on one pipelined connection, each atomic
@@ -8,7 +8,7 @@
     tail       N writers, and a reader that follows; from before an append until the reader has it
     scan       reads a whole log from its first VLSN
 
-A work stops after its seconds, or when it has written its limit of bytes (three copies, with framing).
+A work stops after its time, or when it has written its limit of bytes (three copies, with framing).
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from vlsn.errors import Unreachable, VlsnLogError
 
 VALUES = 1024
 FRAMING_BYTES = 16
-"""Approximate bytes of an entry in the log beside its value, in a block of many."""
+"""The approximate overhead in bytes of an entry that shares its block with many others."""
 LONE_FRAMING_BYTES = 120
-"""The same in a block of its own."""
+"""The approximate overhead in bytes of an entry that is alone in its block."""
 STAMP_BYTES = 8
 CATCHUP_S_MAX = 600
 Call = Callable[[], Awaitable[object]]
-"""One append; each call makes the next append."""
+"""A function that makes one append each time it is called."""
 Begin = Callable[[Iterator[bytes]], Call]
-"""Makes a writer's call.  The iterator yields values without end."""
+"""A function that makes a writer's ``Call``. The iterator argument yields values without end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The load of a work; an append has ``batch`` entries of ``size`` bytes."""
+    """The load of one work. An append has ``batch`` entries of ``size`` bytes."""
 
     seconds: float
     writers: int
@@ -54,7 +54,7 @@ class Load:
     batch: int
     acks: str
     bytes_max: int
-    """The limit of written bytes, over all nodes."""
+    """The most bytes that are written, over all nodes."""
     durability: str | None = None
 
     @property
@@ -73,12 +73,12 @@ async def append(target: Given | Own, load: Load) -> Outcome:
 
 
 def singles(client: Client) -> Begin:
-    """Appends one value at a time; appends of several writers share batches."""
+    """Makes calls that append one value each. Appends of several writers share batches."""
     return lambda values: lambda: client.append(next(values))
 
 
 def batches(client: Client, size: int) -> Begin:
-    """Appends the same atomic batch of ``size`` values again and again."""
+    """Makes calls that append the same atomic batch of ``size`` values again and again."""
 
     def begin(values: Iterator[bytes]) -> Call:
         batch = list(islice(values, size))
@@ -88,7 +88,7 @@ def batches(client: Client, size: int) -> Begin:
 
 
 async def timed(load: Load, begin: Begin) -> Outcome:
-    """Runs ``load.writers`` coroutines, each of which makes one append at a time by its call from ``begin``."""
+    """Runs ``load.writers`` coroutines. Each coroutine makes one append at a time, by its call from ``begin``."""
     values = load.values()
     samples = Samples()
     errors = 0
@@ -102,7 +102,7 @@ async def timed(load: Load, begin: Begin) -> Outcome:
         now, take = samples.now, samples.take
         ended = now()
         while ended < stop and len(samples.taken) < appends_max:
-            began = ended  # the next append begins as this one ends: one reading of the clock, not three
+            began = ended  # the next append begins as this one ends, so the clock is read once, not three times
             try:
                 await call()
             except VlsnLogError:
@@ -142,7 +142,8 @@ wrk.headers["Content-Type"] = "application/octet-stream"
 
 
 async def catchup(target: Given | Own, load: Load) -> Outcome:
-    """Measures a catch-up: the last node is killed when the group is founded, and starts again beside a full log."""
+    """Measures how fast a node catches up: the last node is killed when the group is founded, and starts again when the
+    log is full."""
     assert isinstance(target, Own)
     own, late = target, target.last
     late.kill()
@@ -162,8 +163,8 @@ async def catchup(target: Given | Own, load: Load) -> Outcome:
 
 
 async def recover(target: Given | Own, load: Load) -> Outcome:
-    """Measures from the start of the process until the killed node has all of its log again, including the start of the
-    interpreter. ``open_entries_per_s`` excludes the time that the same start takes after a clean stop."""
+    """Measures the time from the start of the killed node's process, with the start of the interpreter, until it has
+    all of its log again. ``open_entries_per_s`` excludes the time that the same start takes after a clean stop."""
     assert isinstance(target, Own)
     own, node = target, target.last
     await _fill(own, load)
@@ -250,13 +251,13 @@ async def scan(target: Given | Own, load: Load) -> Outcome:
 
 
 async def _fill(own: Own, load: Load) -> None:
-    """Writes for the load's seconds, in atomic batches, also of one entry."""
+    """Fills the log for the load's time, in atomic batches; a batch may have one entry."""
     async with connect(own.urls) as client:
         await timed(load, batches(client, load.batch))
 
 
 def _peak_mb(node: Node) -> float | None:
-    """Reads the node's peak memory (VmHWM)."""
+    """Reads the peak memory (VmHWM) of the node's process."""
     for line in Path(f"/proc/{node.pid}/status").read_text().splitlines():
         if line.startswith("VmHWM"):
             return round(int(line.split()[1]) * 1024 / 1e6, 1)
@@ -268,18 +269,18 @@ Run = Callable[[Given | Own, Load], Awaitable[Outcome]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A work and its default options."""
+    """A kind of work and its default options."""
 
     run: Run
     writers: int
     batch: int = 1
     own_only: bool = False
     fills: bool = False
-    """True if it fills a log to work on; with ``batch`` 1, one of one-entry blocks."""
+    """True if the work first fills a log. With ``batch`` 1, each entry of that log has its own block."""
     settings: tuple[tuple[str, int], ...] = ()
-    """Settings of the nodes of a cluster of its own."""
+    """The settings of the nodes of a temporary cluster."""
     cache_bytes_per_s: int = 128_000_000
-    """An upper bound of the growth of the page cache, all nodes together."""
+    """An upper bound for the growth of the operating system's file cache, all nodes together, in bytes per second."""
 
 
 _BULK_BYTES_PER_S = 1_000_000_000

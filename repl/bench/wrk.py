@@ -24,7 +24,7 @@ end
 
 @dataclass(frozen=True, slots=True)
 class WrkFigures:
-    """Requests with an answer below 400, and their times."""
+    """The number of requests with an answer below 400, and their times."""
 
     requests: int
     seconds: float

@@ -9,7 +9,7 @@ class.
                 self.put(event.key, event.value)
             return True
 
-A consumer imports its interface from this package. The package's other modules are the node's side.
+A consumer's module imports the interface from this package. The package's other modules run in the node.
 """
 
 from __future__ import annotations

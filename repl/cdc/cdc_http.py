@@ -2,13 +2,13 @@
 
     GET  /v1/cdc                   {"node", "consumers": [{"name", "state", "mode", "next", "lag_vlsns", …}, …]}
     GET  /v1/cdc/{name}            one consumer
-    POST /v1/cdc/{name}/pause      stops the consumer; its position still holds the log
+    POST /v1/cdc/{name}/pause      stops the consumer; cleaning still keeps the log from its position on
     POST /v1/cdc/{name}/resume     starts a paused or parked consumer again
     POST /v1/cdc/{name}/reset      {"to": VLSN, "start" or "end"}: moves the position
     POST /v1/cdc/{name}/skip       {"to": VLSN}: moves the position forward, and returns the VLSNs that are skipped
     POST /v1/cdc/{name}/resend     {"from": VLSN, "to": VLSN}: sends these VLSNs once more, then continues as before
 
-Each call concerns this node alone. Orders to a consumer with ``run_on = "master"`` are accepted on the master only.
+Each call concerns this node alone. Only the master accepts orders to a consumer with ``run_on = "master"``.
 """
 
 from __future__ import annotations

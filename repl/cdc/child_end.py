@@ -1,4 +1,4 @@
-"""The end of a consumer's process: STOP, then SIGTERM, then SIGKILL.
+"""Ends a consumer's process: first STOP, then SIGTERM, then SIGKILL.
 
 STOP ─► STOP_S ─► SIGTERM ─► TERMINATE_S ─► SIGKILL ─► TERMINATE_S ─► the node waits no longer
 """
@@ -13,12 +13,12 @@ from repl.cdc.children import Child
 from vlsn.errors import ChannelClosed
 
 STOP_S = 10.0
-"""Seconds after STOP in which a consumer must return from its call and from ``stop``. Then its process is
-terminated."""
+"""After STOP, the consumer has this many seconds to return from its call and from ``stop``. A consumer that takes
+longer gets SIGTERM."""
 TERMINATE_S = 5.0
-"""Seconds between SIGTERM and SIGKILL, and seconds that the node waits after SIGKILL."""
+"""Seconds between SIGTERM and SIGKILL. The node also waits this long after SIGKILL."""
 END_S = 2.0
-"""Seconds in which a process must end after it has closed its connection."""
+"""A process has this many seconds to end after it has closed its connection."""
 
 
 async def stop_child(child: Child, stopped: asyncio.Task[None]) -> None:
@@ -37,7 +37,8 @@ async def stop_child(child: Child, stopped: asyncio.Task[None]) -> None:
 
 
 async def how_it_ended(child: Child) -> str:
-    """Returns how a child ended that has closed its connection. Waits at most ``END_S`` for a child that still runs."""
+    """Describes how a child ended that has closed its connection. Waits at most ``END_S`` for a child that still
+    runs."""
     if not await _ends(child, END_S):
         return "it closed its connection to the node, and was killed"
     status = await child.ended()

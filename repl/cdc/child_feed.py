@@ -1,15 +1,16 @@
-"""The feed of one child process: sends the log's blocks and stores the positions that come back, until either side
-stops.
+"""The feed of one child process: sends blocks of the log to a consumer, and stores the positions that the consumer
+commits.
 
     source ─► BLOCKS, at most a window that is not TAKEN ─► child        COMMIT ─► stored ─► COMMITTED
 
-1. The feed starts at the consumer's position in ARCHIVE, and changes between BUFFER and ARCHIVE (``feeder.source``).
+1. The feed starts at the consumer's position in ARCHIVE mode (it reads segments). Later the feed changes between BUFFER
+   mode (it reads recent blocks in memory) and ARCHIVE mode (``feeder.source``).
 2. Only durable entries are sent.
-3. Of several commits that wait, only the newest is stored. The log's hold follows the stored position. However the
-   child ends, its last commit is stored before the next child starts.
+3. If several commits wait, only the newest is stored. The hold that keeps the log from cleaning follows the stored
+   position. However the child ends, its last commit is stored before the next child starts.
 4. A child that takes nothing for ``events_timeout_s``, or breaks the order of messages, is killed.
-5. ``Patience`` measures these times. If the node itself was stopped (SIGSTOP, a paused machine), it does not take its
-   child for hung afterwards.
+5. Class ``Patience`` measures how long a child has taken. A node that was itself stopped for a while (SIGSTOP, a paused
+   machine) does not afterwards treat its child as hung.
 """
 
 from __future__ import annotations
@@ -33,19 +34,20 @@ from vlsn.seams import Buffer, Clock
 from vlsn.together import failure_of
 
 STORE_PERIOD_S = 0.02
-"""The shortest time in seconds between two stores of a position. Each store is a sync of this disk or an entry in the
-log. Of the commits that arrive in between, only the newest is stored."""
+"""The shortest time in seconds between two stores of a position. Each store is a sync of this node's disk or an
+entry in the log. If several commits arrive in this time, only the newest is stored."""
 WATCH_S = 0.25
 LONG_CALL_S = 2.0
-"""A call that takes longer than this many seconds gets its child the lowest priority until the child is replaced. Such
-a call may be spinning."""
+"""If a consumer's call takes longer than this many seconds, its process gets the lowest priority until the process is
+replaced. A long call may be an endless loop."""
 GAP_S = 2 * WATCH_S
-"""The most seconds that count between two calls of ``look``. During a longer pause the node itself was stopped."""
+"""A longer gap in seconds between two calls of ``look`` counts only as this much, because the node itself was
+stopped then."""
 
 
 class ConsumerFailed(Exception):
-    """A consumer raised an exception, or its process ended or was killed. ``vlsn`` is the consumer's VLSN then, 0 if it
-    had not begun."""
+    """A consumer raised an exception, or its process ended or was killed. ``vlsn`` is the VLSN that the consumer had
+    reached, or 0 if it had not begun."""
 
     def __init__(self, reason: str, vlsn: int = 0) -> None:
         super().__init__(reason)
@@ -53,7 +55,7 @@ class ConsumerFailed(Exception):
 
 
 class ConsumerSlow(ConsumerFailed):
-    """A process was not ready in time. ``began`` is true if the consumer's own code had started."""
+    """A process was not ready in time. ``began`` is true if the consumer's own code had started to run."""
 
     def __init__(self, reason: str, began: bool) -> None:
         super().__init__(reason)
@@ -65,7 +67,7 @@ class ConsumerRefused(ConsumerFailed):
 
 
 class ConsumerWaits(ConsumerFailed):
-    """A consumer cannot continue for now, because its target is not available. This does not count as a failure."""
+    """A consumer cannot continue now, because its target is not available; this does not count as a failure."""
 
     def __init__(self, reason: str, vlsn: int = 0, after_s: float = 0.0) -> None:
         super().__init__(reason, vlsn)
@@ -73,7 +75,7 @@ class ConsumerWaits(ConsumerFailed):
 
 
 class KeepsItsOwn(Exception):
-    """A consumer that keeps its own position was asked to receive earlier VLSNs again, but it starts after them."""
+    """A consumer with its own position was asked to receive earlier VLSNs again, but it starts after these VLSNs."""
 
 
 @dataclass(slots=True)
@@ -81,36 +83,37 @@ class CaptureCounts:
     """The counters of one consumer since the node's start."""
 
     entries: int = 0
-    """Users' entries; the log's own entries are not counted."""
+    """The number of users' entries taken, without the log's own entries."""
     bytes: int = 0
     last: int = 0
-    """The VLSN of the entry that was taken last; 0 for none."""
+    """The VLSN of the last entry that was taken; 0 for none."""
     segments: int = 0
     """The number of segments from which an entry was taken."""
     segment: int = 0
-    """The number of the segment from which an entry was taken last; 0 for none."""
+    """The number of the segment that contains the last entry taken; 0 for none."""
     to_buffer: int = 0
     to_archive: int = 0
     commits: int = 0
     restarts: int = 0
     events: Seconds = field(default_factory=Seconds)
-    """Seconds that each message took in calls of ``on_events``."""
+    """Seconds that the calls of ``on_events`` took for each message."""
     stored: Seconds = field(default_factory=Seconds)
-    """Seconds from the arrival of a commit until its position was stored."""
+    """For each commit, the seconds from its arrival until its position was stored."""
     captured: Seconds = field(default_factory=Seconds)
-    """Seconds from the sealing of a block, by the block's clock, until the consumer had taken the block."""
+    """For each block, the seconds from its sealing (by the block's clock) until the consumer had taken it."""
 
     def of_segments(self, first: int, last: int) -> None:
-        """Counts the segments ``first`` to ``last``, except for a segment that was counted before. 0 means that a
-        number is not known."""
+        """Counts the segments ``first`` to ``last``; a segment that was counted before is not counted again. 0 means
+        that a number is not known."""
         if first and last:
             self.segments += last - first + (first != self.segment)
             self.segment = last
 
 
 class Patience:
-    """Measures how long this node has waited for something, in seconds during which the node itself ran. Call ``look``
-    every ``WATCH_S``. A longer gap between two calls counts as ``GAP_S``, because the node was stopped."""
+    """Measures how long this node has waited for something. Only seconds in which the node itself ran are counted. The
+    owner calls ``look`` every ``WATCH_S``. A longer gap between two calls counts as ``GAP_S``, because the node was
+    stopped."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -129,21 +132,21 @@ class Patience:
 
 
 class Joined:
-    """The last BLOCKS message that was made. Consumers at the same position are sent the same bytes."""
+    """The BLOCKS message that was made last. Consumers at the same position are sent the same bytes."""
 
     def __init__(self) -> None:
         self._span = (0, 0)
         self._message = b""
 
     def of(self, blocks: Sequence[Buffer], first: int, next_vlsn: int) -> bytes:
-        """Joins blocks ``first`` to ``next_vlsn`` (exclusive) of one log."""
+        """Joins the blocks from VLSN ``first`` to ``next_vlsn`` (exclusive) of one log."""
         if self._span != (first, next_vlsn):
             self._message, self._span = messages.blocks(next_vlsn, next_vlsn - 1, blocks), (first, next_vlsn)
         return self._message
 
 
 class Readable(Protocol):
-    """How far a consumer may read the log."""
+    """The VLSN up to which a consumer may read the log."""
 
     @property
     def durable(self) -> Vlsn: ...
@@ -154,7 +157,7 @@ class Readable(Protocol):
 
 
 class ChildFeed:
-    """The feed of one child, from START until the child ends. ``run`` does all of it."""
+    """The feed of one child, from START until the child ends. Method ``run`` does the whole work."""
 
     def __init__(
         self,
@@ -172,9 +175,10 @@ class ChildFeed:
         events_timeout_s: float,
         upto: int | None,
     ) -> None:
-        """``store`` stores a position (the next VLSN) and returns whether it did. A position that ``store`` puts off is
-        offered again with a later position; the last call must store. ``segment_of`` returns the number of the segment
-        that has an entry, or 0 if that is not known. ``upto`` is the last VLSN to send; None sets no end."""
+        """``store`` stores a position (the next VLSN) and returns whether it did. If ``store`` postpones a position,
+        a later position is passed to it later; the last call must store its position. ``segment_of`` returns the
+        number of the segment that contains an entry, or 0 if that is not known. ``upto`` is the last VLSN to send;
+        None means no end."""
         self._child = child
         self._make_source = make_source
         self._reads = reads
@@ -191,9 +195,9 @@ class ChildFeed:
         self.keeps = False
         """True if the consumer has said that it keeps its own position."""
         self.next = 0
-        """The VLSN after the last one that the consumer has taken."""
+        """The VLSN after the last entry that the consumer has taken."""
         self.kept = 0
-        """The VLSN after the last one that the consumer has committed, or its first VLSN; 0 before it is ready."""
+        """The last position that the consumer has committed, or its first VLSN; 0 before the consumer is ready."""
         self.time_us = 0
         """The time of the last block that the consumer has taken; 0 for none."""
         self.in_flight = 0
@@ -204,13 +208,13 @@ class ChildFeed:
         self._commit: tuple[Commit, float] | None = None
         self._commit_came = asyncio.Event()
         self._over = False
-        """True when no more commits will come."""
+        """True once the child can send no more commits."""
         self._over_came = asyncio.Event()
 
     async def run(self, start: Start, stop: asyncio.Event, switched: Callable[[Mode], None]) -> None:
-        """Feeds the child until ``stop``, or until everything up to ``upto`` is taken. Then stops the consumer and
-        stores its last commit. Raises ``ConsumerFailed``; ``KeepsItsOwn`` if ``upto`` is set; ``Trimmed``, ``Damaged``
-        and the errors of ``store``. After an error the child is killed."""
+        """Feeds the child until ``stop`` is set, or until the consumer has taken everything up to ``upto``. Then stops
+        the consumer and stores its last commit. Raises ``ConsumerFailed``, ``Trimmed``, ``Damaged``, the errors of
+        ``store``, and with ``upto`` also ``KeepsItsOwn``. After an error the child process is killed."""
         try:
             await self._run(start, stop, switched)
         finally:
@@ -259,8 +263,8 @@ class ChildFeed:
                 failure_of(part)
 
     async def _started(self, start: Start, stop: asyncio.Event) -> messages.ToNode | None:
-        """Starts the consumer and returns its first message after HELLO. Returns None if the consumer is stopped before
-        it sends one."""
+        """Starts the consumer and returns its first message after HELLO. Returns None if ``stop`` is set before a
+        message comes."""
         opening = asyncio.create_task(self._opening(start), name="cdc-start")
         waited, limit, stopping = Patience(self._clock), self._start_timeout_s, False
         try:
@@ -291,7 +295,7 @@ class ChildFeed:
         return order
 
     async def _feed(self, source: Source) -> None:
-        """Sends durable blocks. Returns when everything up to ``upto`` is taken."""
+        """Sends durable blocks. Returns when the consumer has taken everything up to ``upto``."""
         while True:
             while self.in_flight >= min(self._ahead_bytes, WINDOW_BYTES):
                 self._room.clear()
@@ -338,7 +342,7 @@ class ChildFeed:
         assert self.source is not None
         if not self.next <= taken.next <= self.source.next_vlsn or not 0 <= taken.bytes <= self.in_flight:
             raise ConsumerFailed(f"it has taken what it was not sent: {taken}", self.next)
-        if not taken.bytes:  # the message says only that the consumer is working
+        if not taken.bytes:  # an empty TAKEN message reports only that the consumer is working
             return
         if not 0 <= taken.events <= taken.next - self.next or not 0 <= taken.last < taken.next:
             raise ConsumerFailed(f"it has taken what it was not sent: {taken}", self.next)
@@ -363,7 +367,8 @@ class ChildFeed:
         self._commit_came.set()
 
     async def _keep(self) -> None:
-        """Stores committed positions and reports them to the child. Stores the last one before it returns."""
+        """Stores committed positions and reports them to the child. The last committed position is stored before this
+        method returns."""
         while not self._over:
             await self._commit_came.wait()
             self._commit_came.clear()
@@ -374,7 +379,7 @@ class ChildFeed:
         await self._stored(final=True)
 
     async def _stored(self, *, final: bool) -> bool:
-        """Stores the newest commit, unless ``store`` puts it off. Returns whether the commit was stored."""
+        """Stores the newest commit, unless ``store`` postpones it. Returns whether the commit was stored."""
         if self._commit is None:
             return False
         commit, came_s = self._commit
@@ -389,15 +394,16 @@ class ChildFeed:
         return True
 
     async def _all_stored(self, keep: asyncio.Task[None]) -> None:
-        """Waits for the running store and for the store of the last commit. The next child begins there, and no late
-        write may take the position back."""
+        """Waits until the running store and the store of the last commit have ended. The next child begins at that
+        commit, and no late write may set the position back."""
         self._over = True
         self._over_came.set()
         self._commit_came.set()
         await asyncio.wait([keep])
 
     async def _watch(self) -> None:
-        """Kills a child that takes nothing. A child whose call takes long first gets the lowest priority."""
+        """Kills a child process that has taken no events for too long. A child whose call takes long first gets the
+        lowest priority."""
         demoted = False
         while True:
             await asyncio.sleep(WATCH_S)

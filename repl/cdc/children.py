@@ -1,4 +1,4 @@
-"""The seam of child processes: how a node starts, feeds and stops the processes of its consumers."""
+"""The interface through which a node starts, feeds and stops the processes of its consumers. Tests replace it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Child(Protocol):
     def pid(self) -> int: ...
 
     async def send(self, message: Buffer) -> None:
-        """Sends a message; waits while the child reads none. Raises ``ChannelClosed``."""
+        """Sends a message to the child, and waits while the child does not read. Raises ``ChannelClosed``."""
         ...
 
     async def receive(self) -> bytes:
@@ -22,7 +22,8 @@ class Child(Protocol):
         ...
 
     async def ended(self) -> int:
-        """Waits until the child has ended. Returns its exit status, which is negative for a signal."""
+        """Waits until the child has ended. Returns the child's exit status; a negative status means that a signal ended
+        it."""
         ...
 
     def demote(self) -> None:
@@ -40,5 +41,6 @@ class Child(Protocol):
 
 class Children(Protocol):
     async def start(self, name: str) -> Child:
-        """Starts the process of consumer ``name``; its output goes to the node's log. Raises ``OSError``."""
+        """Starts the process of consumer ``name``. The output of the process goes to the node's log. Raises
+        ``OSError``."""
         ...

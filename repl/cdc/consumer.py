@@ -1,4 +1,4 @@
-"""The interface of a CDC consumer: the class that a node's settings name, its context and its events."""
+"""The interface of a CDC consumer: the class that a user writes, its context and its events."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ class CdcContext:
     """``node`` or ``master``: the setting ``run_on`` of the consumer."""
     term: int = 0
     """The term of the last entry in this node's log. If two nodes run the same consumer, the newer worker has the
-    higher term, and writes of the older one must be refused."""
+    higher term. The consumer's target must then refuse writes of the older worker."""
     position_term: int = 0
     """The term of the entry before ``next``, or 0 if it is not known."""
     moved: bool = False
-    """True if a person has moved the consumer to ``next`` (``reset``, ``skip``). A consumer that keeps its own position
-    must then use ``next`` instead."""
+    """True if a person has moved the consumer to ``next`` (``reset``, ``skip``). A consumer with its own position must
+    continue at ``next`` if ``moved`` is true."""
     moved_us: int = 0
-    """The time of that order in µs since the epoch, which identifies the order. The same order may be passed several
-    times until the next commit. A consumer that stores this time beside its position obeys each order once."""
+    """The time of the person's order to move, in µs since the epoch; it identifies the order. The same order may be
+    passed several times until the next commit. A consumer that stores this time beside its position can execute each
+    order only once."""
     begins: bool = False
-    """True if the consumer has never committed. A consumer that keeps its own position creates a position only then, or
-    if ``moved`` is true. Set with ``run_on = "master"`` only."""
+    """True if the consumer has never committed. Only then, or if ``moved`` is true, may a consumer with its own
+    position create that position. The field is set with ``run_on = "master"`` only."""
 
 
 class CdcEvents(Iterator[CdcEvent], Protocol):
@@ -47,9 +48,9 @@ class CdcEvents(Iterator[CdcEvent], Protocol):
 
     @property
     def next_vlsn(self) -> int:
-        """The position after the last event taken and after the log's own entries that follow it: the position that
-        True commits. A consumer that keeps its own position stores this value, not ``event.vlsn + 1``: cleaning may
-        remove the entries between."""
+        """The position after the last event taken, and after the log's own entries that follow that event. Returning
+        True commits this position. A consumer with its own position must store ``next_vlsn``, not ``event.vlsn + 1``,
+        because cleaning may remove the entries between."""
         ...
 
     @property
@@ -59,16 +60,16 @@ class CdcEvents(Iterator[CdcEvent], Protocol):
 
 
 class CdcPosition(NamedTuple):
-    """A position that a consumer keeps itself: the VLSN that it wants first, and the term of the entry before that
-    VLSN."""
+    """A position that a consumer stores itself: the VLSN of the event that it needs next, and the term of the entry
+    before that VLSN."""
 
     next: int
     term: int
 
 
 class CdcUnavailable(Exception):
-    """Raised by a consumer whose target is not available. The node starts the consumer again later, as often as needed,
-    and does not count a failure. ``after_s``: the least number of seconds to wait, an hour at most."""
+    """Raised by a consumer whose target is not available. The node starts the consumer again later, as often as
+    needed, and does not count a failure. The node waits at least ``after_s`` seconds, at most an hour."""
 
     def __init__(self, reason: str, after_s: float = 0.0) -> None:
         super().__init__(reason)
@@ -76,30 +77,31 @@ class CdcUnavailable(Exception):
 
 
 class CdcConsumer:
-    """A consumer of everything that becomes durable, in order, each event at least once.
+    """Receives every entry that becomes durable, in order, each at least once.
 
-    A consumer runs in a child process of the node, on one thread. An exception of any method ends that process. The
-    node starts the process again a moment later, from the position that was committed last.
+    A consumer runs in a child process of the node, on one thread. An exception in any method ends that process. The
+    node starts the process again a moment later, from the last committed position.
     """
 
     def start(self, context: CdcContext) -> int | CdcPosition | None:
-        """Prepares the consumer. Returns the VLSN of the first event that it wants, if the consumer keeps its own
-        position; returns None if the node keeps the position.
+        """Prepares the consumer. A consumer that keeps its own position returns the VLSN of the first event that it
+        needs. Any other consumer returns None, and the node keeps the position.
 
-        With a ``CdcPosition`` in place of the VLSN, the node checks the term of the entry before it; a different log
-        parks the consumer. ``BadArgument`` (of ``vlsn``) parks the consumer at once, because a second try would fail as
-        well.
+        A consumer may return a ``CdcPosition`` instead of a VLSN. With a ``CdcPosition`` the node checks the term of
+        the entry before that VLSN, and parks the consumer if the log has another entry there. Raising ``BadArgument``
+        (of ``vlsn``) parks the consumer at once, because a second try would fail as well.
         """
         return None
 
     def on_events(self, events: CdcEvents) -> bool | int:
         """Takes one or more of ``events``. The next call continues after the last event taken.
 
-        True commits the position after the last event taken. Once that position is stored, soon after the return, no
-        earlier event is delivered again. False commits nothing. A VLSN in place of True commits an earlier position:
-        the events from that VLSN on are not finished yet, and may be delivered again.
+        Returning True commits the position after the last event taken. The position is stored soon after the return;
+        from then on no earlier event is delivered again. Returning False commits nothing. Returning a VLSN commits
+        an earlier position: the events from that VLSN on are not finished yet, and may be delivered again.
         """
         raise NotImplementedError(f"{type(self).__name__} has no on_events")
 
     def stop(self) -> None:
-        """Releases the consumer's resources. No call follows. Not called if the process is killed."""
+        """Releases the consumer's resources. This is the last call to a consumer; a process that is killed does not get
+        it."""

@@ -1,8 +1,7 @@
-"""The CDC consumers of one node: a record of each while the node runs, and a worker of each while the log is open.
+"""The CDC consumers of one node: each has a record while the node runs, and a worker while the log is open.
 
-records   orders  invoices  mirror        settings, state, counts: from the node's start to its stop
-workers   orders  invoices                while one log is open; ``mirror`` runs on the master, and this node is not the
-master
+records   orders  invoices  mirror    settings, state, counts: from the node's start to its stop
+workers   orders  invoices            while one log is open; ``mirror`` runs on the master, which this node is not
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from vlsn.together import together
 LOOK_S = 0.1
 """Seconds between two checks whether this node is the master."""
 OTHERS_S = 1.0
-"""Seconds between two checks for consumers of the group that this node's settings do not name."""
+"""Seconds between two searches for consumers that the group has and this node's settings do not name."""
 STUCK = (CdcState.PARKED, CdcState.NOT_CONFIGURED)
-"""States that only an order or other settings can change."""
+"""The states that only a person's order or other settings can change."""
 NOT_HERE = "it runs on the master, which this node is not"
 
 
 class CdcConsumers:
-    """All CDC consumers of one node. ``event`` notes events of the node by name."""
+    """All CDC consumers of one node. ``event`` reports events of the node by name."""
 
     def __init__(self, settings: Sequence[CdcSettings], node: CdcNode, event: Callable[..., None]) -> None:
         self.records = {each.name: CdcRecord(each) for each in settings}
@@ -53,12 +52,13 @@ class CdcConsumers:
             self._host = None
 
     async def close(self) -> None:
-        """Stops all children and waits for them. If this call is cancelled, a child that still runs is killed with its
-        worker."""
+        """Stops all children and waits until they have ended. If this call is cancelled, the workers kill the
+        children that still run."""
         await asyncio.gather(*(worker.close() for worker in self._workers.values()))
 
     async def _play(self, record: CdcRecord, host: CdcHost, joined: Joined) -> None:
-        """Runs one consumer for as long as it should run on this node."""
+        """Runs one consumer as long as it belongs on this node (a consumer of the master: while this node is the
+        master)."""
         follows_master = record.settings.run_on == "master"
         while True:
             while follows_master and not host.is_master():
@@ -75,10 +75,12 @@ class CdcConsumers:
                 running.cancel()
                 await asyncio.wait([running])
             if follows_master:
-                record.next, record.moved, record.paused_us = 0, False, 0  # the next master stores the position
+                # the position is read again later, because the next master stores new ones
+                record.next, record.moved, record.paused_us = 0, False, 0
 
     async def _look_for_others(self, host: CdcHost) -> None:
-        """Reports, on the master, the consumers of the group that the master's settings do not name."""
+        """On the master, reports consumers that the group has a position of, but that the master's settings do not
+        name."""
         said: set[str] = set()
         while True:
             found = self._not_configured(host)
@@ -88,8 +90,8 @@ class CdcConsumers:
             await asyncio.sleep(OTHERS_S)
 
     def _not_configured(self, host: CdcHost | None) -> dict[str, int]:
-        """Returns consumers with ``run_on = "master"`` that have a position, but are not in the settings of this node,
-        the master. Returns their positions by name; empty on other nodes."""
+        """Returns the positions, by name, of consumers with ``run_on = "master"`` that are missing in this node's
+        settings. Returns nothing if this node is not the master."""
         if host is None or not host.is_master():
             return {}
         small = host.log.view.history.small
@@ -118,11 +120,11 @@ class CdcConsumers:
         record.next = 0
         return CdcWorker(record, node=node, host=host, positions=positions, joined=joined, event=self.event)
 
-    # Questions and orders.
+    # Status and orders.
 
     def told(self) -> list[dict[str, Any]]:
-        """Returns the status of every consumer in the order of the settings. On the master it includes consumers that
-        the settings do not name."""
+        """Returns the status of every consumer in the order of the settings. On the master this includes consumers
+        that the settings do not name."""
         others = self._not_configured(self._host)
         return [
             *(self._told(record) for record in self.records.values()),
@@ -130,7 +132,7 @@ class CdcConsumers:
         ]
 
     def stuck(self) -> dict[str, tuple[CdcState, str]]:
-        """Returns, by name, the state and the reason of each consumer that needs a person."""
+        """Returns the consumers that need a person: for each name, the state and the reason."""
         others = self._not_configured(self._host)
         records = (*self.records.values(), *(_other(name, next_vlsn) for name, next_vlsn in others.items()))
         return {each.settings.name: (each.state, each.reason) for each in records if each.state in STUCK}
@@ -239,7 +241,7 @@ class CdcConsumers:
 
 
 def _other(name: str, next_vlsn: int) -> CdcRecord:
-    """Makes the record of a consumer that has a position in the group, but no settings here."""
+    """Makes the record of a consumer that has a position in the group, but is missing in this node's settings."""
     why = (
         "the group has its position, which holds the log, and the settings of this node, the master, do not name it: "
         f'write its table [[cdc]] with run_on = "master" into them, or '

@@ -1,4 +1,4 @@
-"""The parts of a node that its CDC consumers use: for the node's life, and while a log is open."""
+"""The parts of a node that its CDC consumers use. Some exist as long as the node, others only while a log is open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vlsn.write.local_log import LocalLog
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdcNode:
-    """The parts that live as long as the node."""
+    """The parts that exist as long as the node."""
 
     name: str
     group: str

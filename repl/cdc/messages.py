@@ -6,14 +6,14 @@
            STOP             end when the running call returns
     child  HELLO            the process has started; next it runs the consumer's own code
            READY            the consumer has started; its own position, if it keeps one
-           TAKEN            a BLOCKS message of so many bytes was taken whole; how long it took; the last COMMIT
-           COMMIT           a position to store, while the message is not taken whole
+           TAKEN            the consumer has taken a whole BLOCKS message; its bytes, its duration, its last COMMIT
+           COMMIT           a position to store, while part of the BLOCKS message is not taken yet
            FAILED           the consumer raised; the child ends
            STOPPED          the consumer has stopped; the child ends
 
-A message is a type byte and a body. The body of BLOCKS is as on a feed, all others are JSON. Each side refuses
-unexpected messages. The bytes of BLOCKS that were sent and not yet TAKEN stay within ``WINDOW_BYTES``, or are one
-message.
+A message is a type byte and a body. BLOCKS has the same body as on a replica's feed; all other bodies are JSON. Node
+and child each refuse unexpected messages. BLOCKS messages that were sent and not yet TAKEN have at most
+``WINDOW_BYTES`` together, unless a single message is larger.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     options: dict[str, Any]
     memory_bytes_max: int
     last: int | None = None
-    """The last VLSN that the consumer is to receive; None without end."""
+    """The last VLSN that the node sends to the consumer, or None for no end."""
     run_on: str = "node"
     term: int = 0
     position_term: int = 0
@@ -62,8 +62,8 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """``next`` is set if the consumer keeps its own position. ``term`` is the term of the entry before ``next``, 0 if
-    the consumer does not know it."""
+    """The consumer has started. ``next`` is set if the consumer keeps its own position. ``term`` is the term of the
+    entry before ``next``, or 0 if the consumer does not know it."""
 
     next: int | None = None
     term: int = 0
@@ -75,9 +75,9 @@ class Commit(msgspec.Struct, frozen=True, tag="commit"):
 
 
 class Taken(msgspec.Struct, frozen=True, tag="taken"):
-    """``next`` is the VLSN after the last one in the message. ``time`` is the time of the message's last block, in µs
-    since the epoch. ``commit`` is the commit of the last call. ``events`` counts the events, and ``last`` is the VLSN
-    of the last one, 0 for none."""
+    """A BLOCKS message was taken. ``next`` is the VLSN after the last one in the message. ``time`` is the time of
+    the message's last block, in µs since the epoch. ``commit`` is the commit of the last call. ``events`` is the
+    number of events, and ``last`` is the VLSN of the last event, or 0 for none."""
 
     bytes: int
     next: int
@@ -102,14 +102,15 @@ class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """``vlsn`` is the event that the failed call had taken last, or could have taken first; 0 outside a call."""
+    """The consumer has failed. ``vlsn`` is the last event that the failed call had taken, or the first that it could
+    take; 0 outside a call."""
 
     reason: str
     vlsn: int = 0
     kind: Literal["failed", "refused", "unavailable"] = "failed"
-    """``refused``: a second try would fail as well. ``unavailable``: the consumer's target is not available."""
+    """``refused``: a second try would fail as well. ``unavailable``: the consumer's target is not available now."""
     after_s: Annotated[float, msgspec.Meta(ge=0.0, le=WAIT_S_MAX)] = 0.0
-    """Seconds to wait before the next try."""
+    """The node waits this many seconds before it starts the consumer again."""
 
 
 ToChild = Start | Committed | Stop

@@ -1,6 +1,4 @@
-"""The position of a consumer on one node: a file of two slots, kept apart from the log.
-
-Two slots of one page each:
+"""The position of a consumer on one node: a file of two slots of 4,096 bytes each, separate from the log.
 
     0        8       12    16       24   32   40    72   104    112       120      128   4092
     |VLSNCDCP|version|flags|sequence|next|term|group|name|number|paused_us|moved_us|zeros|crc|
@@ -8,16 +6,16 @@ Two slots of one page each:
 ``flags`` 1: the group has recorded that the consumer began here with the file of this ``number``. ``flags`` 2: a person
 has set the position, so the group must record this number in place of another one.
 
-``paused_us`` is the time since when a person has paused the consumer. ``moved_us`` identifies a person's order that set
-the position and after which the consumer has committed nothing. Both are zero in version 1.
+``paused_us`` is the time when a person paused the consumer. ``moved_us`` is the time of a person's order that set the
+position, until the consumer's next commit. Version 1 of the file has zeros in place of ``paused_us`` and ``moved_us``.
 
-A change is written to the older slot and synced (*commit point*: the return). Only then is the change reported. At open
-the readable slot with the higher sequence is valid.
+Each change is written to the older slot and synced (*commit point*: the return). A change is reported only after the
+sync. When the file is opened, the readable slot with the higher sequence is valid.
 
     cut while a slot was written    one torn or new, one old    the old position, or the new one: none was reported
     both unreadable                 Damaged: the consumer is parked, and does not begin anew
 
-The file is ``DIR/cdc/NAME.position``. A restore, a mending and a lost state store leave it unchanged.
+The file is ``DIR/cdc/NAME.position``. A restore, a mending and a lost state store leave the file unchanged.
 """
 
 from __future__ import annotations
@@ -38,8 +36,8 @@ SUFFIX: Final = ".position"
 SLOT_BYTES: Final = 4096
 MAGIC: Final = b"VLSNCDCP"
 VERSIONS: Final = (1, 2)
-"""The versions of a slot without and with a person's orders. An older node refuses version 2, so it cannot ignore an
-order."""
+"""The versions of a slot: 1 without, 2 with a person's orders. An older node refuses version 2, because it would
+ignore the order."""
 _SLOT = Struct("<8sIIQQQ32s32sQQQ")
 _KNOWN: Final = 1
 _PLACED: Final = 2
@@ -49,11 +47,12 @@ _REST = bytes(_CRC_AT - _SLOT.size)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPosition:
-    """``next`` is the VLSN of the first event to deliver, and ``term`` the term of the entry before it (0: not known).
+    """``next`` is the VLSN of the first event to deliver. ``term`` is the term of the entry before that event (0: not
+    known).
 
     ``number`` identifies this file. ``known`` is true once the group has recorded that number. ``placed`` is true if
-    the group must record the number in place of another file's. ``paused_us`` and ``moved_us`` are µs since the epoch,
-    or 0.
+    the group must record the number in place of another file's number. ``paused_us`` and ``moved_us`` are µs since
+    the epoch, or 0.
     """
 
     group: str
@@ -79,7 +78,7 @@ class StoredPosition:
 
     @classmethod
     def decode(cls, slot: Buffer) -> StoredPosition:
-        """Decodes one whole slot. Raises ``BadBody``; ``WrongVersion``."""
+        """Decodes one slot. Raises ``BadBody``, ``WrongVersion``."""
         slot = bytes(slot)
         if len(slot) != SLOT_BYTES or slot[: len(MAGIC)] != MAGIC:
             raise BadBody("no position file")
@@ -108,8 +107,8 @@ class StoredPosition:
 
 
 class PositionFile:
-    """The open position file of one consumer. Only one thread may use it at a time. Every call may block on the
-    disk."""
+    """The open position file of one consumer. Only one thread may use it at a time. Every call may block until the
+    disk has answered."""
 
     def __init__(self, file: File, position: StoredPosition) -> None:
         self._file = file
@@ -126,7 +125,7 @@ class PositionFile:
             return None
         file = disk.open(path, write=True)
         try:
-            file.sync()  # a crash must not lose an earlier process's unsynced writes, nor the file's name
+            file.sync()  # an earlier process may have left its writes, or the file's name, unsynced
             disk.sync_directory(folder)
             disk.sync_directory(directory)
             file.drop_cache()
@@ -140,7 +139,8 @@ class PositionFile:
 
     @classmethod
     def create(cls, disk: Disk, directory: str, position: StoredPosition) -> PositionFile:
-        """Creates a new file. The file and its name are durable on return, and no reader finds it half written."""
+        """Creates a new file. The file and its name are durable on return. No other process can see the file half
+        written."""
         folder = posixpath.join(directory, DIRECTORY)
         path = posixpath.join(folder, position.name + SUFFIX)
         disk.make_directory(folder)
@@ -164,24 +164,25 @@ class PositionFile:
         return self._position
 
     def store(self, next_vlsn: int, term: int) -> None:
-        """Stores a position, durable on return, and clears a person's order. After ``LogFailed`` the contents of the
-        file are unknown, and every further call raises ``LogFailed`` too."""
+        """Stores a position, durable on return, and removes a person's order. After ``LogFailed`` the contents of
+        the file are unknown, so every further call raises ``LogFailed`` too."""
         self._write(replace(self._position, next=next_vlsn, term=term, moved_us=0))
 
     def place(self, next_vlsn: int, term: int, moved_us: int) -> None:
-        """Stores a position that a person has chosen. ``moved_us`` is the time of the order. Raises as ``store``."""
+        """Stores a position that a person has chosen. ``moved_us`` is the time of the person's order. Raises as
+        ``store``."""
         mine = self._position
         self._write(replace(mine, next=next_vlsn, term=term, placed=not mine.known, moved_us=moved_us))
 
     def pause(self, since_us: int) -> None:
-        """Stores the time since when a person has paused the consumer; 0 for not paused. Raises as ``store``."""
+        """Stores the time when a person paused the consumer; 0 if it is not paused. Raises as ``store``."""
         self._write(replace(self._position, paused_us=since_us))
 
     def set_number(self, number: int) -> None:
         self._write(replace(self._position, number=number))
 
     def set_known(self) -> None:
-        """Notes that the group has recorded this file; durable on return. Raises as ``store``."""
+        """Stores that the group has recorded this file's number; durable on return. Raises as ``store``."""
         self._write(replace(self._position, known=True, placed=False))
 
     def _write(self, position: StoredPosition) -> None:
@@ -201,7 +202,7 @@ class PositionFile:
 
 
 def _slot(file: File, index: int) -> StoredPosition | None:
-    """Reads one slot. The slots are read one by one, because a bad sector may make one of them unreadable."""
+    """Reads one slot. Each slot is read separately, because a bad sector may make one of them unreadable."""
     try:
         return StoredPosition.decode(file.read(index * SLOT_BYTES, SLOT_BYTES))
     except BadBody:

@@ -1,8 +1,10 @@
-"""The stores of a consumer's position: a file of this node, or an entry of the group's log.
+"""Where a consumer's position is stored: in a file of this node, or as an entry of the group's log.
 
-Both stores load the last stored position and store later positions. A stored position is durable when the call returns.
+Both kinds of store load the last position and store later positions. A position is durable when the call that stores it
+returns.
 
-Before a consumer receives its first event on a node, the group records the number of its position file (``Begun``):
+Before a consumer receives its first event on a node, the group records the number of its position file (``Begun``). So
+the loss of a position file is noticed:
 
     no file here       the node creates a file with a new number ─► the group has none: it records the number, begin
                                                                  ─► the group has another: that file is lost, parked
@@ -28,13 +30,14 @@ T = TypeVar("T")
 Offload = Callable[[Callable[[], T]], "asyncio.Future[T]"]
 STORE_TIMEOUT_S = 10.0
 BEGINS = "0" * 16
-"""The name of the commit that sets a first position. The name of a person's order is its time; other commits have no
-name."""
+"""The name of the commit that sets a first position. A commit for a person's order is named by the order's time;
+other commits have no name."""
 
 
 @contextmanager
 def _levels_that_rise() -> Iterator[None]:
-    """Turns ``WrongVersion`` into ``NotYet``: the group's level rises soon, or a person must raise it."""
+    """Turns ``WrongVersion`` into ``NotYet``, which is tried again: the group's level will rise soon, or a person
+    must raise it."""
     try:
         yield
     except WrongVersion as error:
@@ -43,13 +46,13 @@ def _levels_that_rise() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """``next`` is the VLSN of the first event to deliver, and ``term`` the term of the entry before it (0: not
-    known)."""
+    """``next`` is the VLSN of the first event to deliver. ``term`` is the term of the entry before that event (0:
+    not known)."""
 
     next: int
     term: int
     begins: bool = False
-    """True if nothing was committed before. Only positions of the group set this."""
+    """True if nothing was committed before. Only positions in the group's log set this."""
     moved_us: int = 0
     """The time of the person's order that set this position, in µs since the epoch; 0 for none."""
 
@@ -62,14 +65,14 @@ class Begun(Protocol):
     """The group's record of which consumers have begun on this node."""
 
     async def begin(self, consumer: str, file: int, *, replace: bool) -> int:
-        """Records in the group that ``consumer`` has begun here with the position file of number ``file``. If the group
-        has another number already, that number stays unless ``replace`` is true. Returns the number that the group has
-        then, durable. Raises ``VlsnLogError``."""
+        """Records in the group that ``consumer`` has begun here with the position file of number ``file``. If the
+        group has recorded another number, that number stays, unless ``replace`` is true. Returns the number that the
+        group then has; it is durable. Raises ``VlsnLogError``."""
         ...
 
 
 class LocalPositions:
-    """A position in a file of this node's directory."""
+    """A consumer's position in a file of this node's directory."""
 
     def __init__(
         self,
@@ -117,14 +120,15 @@ class LocalPositions:
             next=at.next,
             term=at.term,
             number=max(1, self._number()),
-            paused_us=self._paused_us,  # kept even if the earlier file can no longer be read
+            paused_us=self._paused_us,  # the pause is kept even if the earlier file can no longer be read
         )
         made = await self._offload(lambda: PositionFile.create(self._disk, self._directory, position))
         assert isinstance(made, PositionFile)
         self._file = made
 
     async def confirm(self) -> None:
-        """Returns once it is certain that no other position was lost. Raises ``PositionLost``, ``VlsnLogError``."""
+        """Returns once it is certain that no other position file of the consumer was lost. Raises ``PositionLost``,
+        ``VlsnLogError``."""
         file = self._opened()
         if not file.position.known:
             number = await self._numbered(file)
@@ -139,8 +143,8 @@ class LocalPositions:
             await self._offload(file.set_known)
 
     async def place(self, at: At) -> None:
-        """Stores a position that a person has chosen, even if the old position was lost. Durable on return; ``confirm``
-        must follow. Raises ``VlsnLogError``."""
+        """Stores a position that a person has chosen, even if the old position was lost. Durable on return. Call
+        ``confirm`` afterwards. Raises ``VlsnLogError``."""
         if self._file is None:
             await self.begin(at)
         file = self._opened()
@@ -152,12 +156,12 @@ class LocalPositions:
         await self._offload(lambda: file.store(at.next, at.term))
 
     def paused_us(self) -> int:
-        """Returns the time since when a person has paused the consumer, in µs since the epoch; 0 for not paused.
-        ``load`` and ``pause`` set it. Raises ``VlsnLogError``."""
+        """Returns the time when a person paused the consumer, in µs since the epoch; 0 if it is not paused. ``load``
+        and ``pause`` set this time. Raises ``VlsnLogError``."""
         return self._paused_us
 
     async def pause(self, since_us: int) -> None:
-        """Stores the time since when a person has paused the consumer, 0 for not paused; durable on return. Raises
+        """Stores the time when a person paused the consumer, 0 if it is not paused; durable on return. Raises
         ``VlsnLogError``."""
         file = self._file
         if file is None:
@@ -166,7 +170,7 @@ class LocalPositions:
         self._paused_us = since_us
 
     async def _numbered(self, file: PositionFile) -> int:
-        """Returns the number of the file. Draws one now for a file of an earlier version that has none."""
+        """Returns the number of the position file. A file of an earlier version has no number, and gets one now."""
         number = file.position.number
         if not number:
             number = max(1, self._number())
@@ -185,10 +189,11 @@ class LocalPositions:
 
 
 class ReplicatedPositions:
-    """A named position of the group, ``cdc.NAME``. Every node has it, and it holds the log on every node.
+    """A position that is stored in the group's log under the name ``cdc.NAME``. Every node has the position, and on
+    every node it keeps the log from cleaning.
 
-    A position stored by the master of an older term never becomes durable. If two workers start from one position, the
-    second commit is refused, so the worker that was replaced finds out.
+    A position stored by the master of an older term never becomes durable. If two workers start from the same position,
+    the second commit is refused. So a worker notices that another worker has replaced it.
     """
 
     def __init__(self, consumers: NodePositions, name: str) -> None:
@@ -198,8 +203,8 @@ class ReplicatedPositions:
         self._set_by = 0
 
     async def load(self) -> At | None:
-        """Returns the position stored last by any master. A new master may at first see only an older position as
-        durable, so the master's leadership is confirmed first."""
+        """Returns the position stored last by any master. A new master may at first know only an older position as
+        durable. So a majority first confirms that this node is the master."""
         await self._consumers.member.opened().part(ReadIndex).confirm(STORE_TIMEOUT_S)
         try:
             found = await self._consumers.consumer(self._name)
@@ -224,8 +229,8 @@ class ReplicatedPositions:
         await self._set(at, f"{at.moved_us:016x}")
 
     async def store(self, at: At) -> None:
-        """Stores a later position, durable on return. Raises ``StaleTerm`` if another worker has stored one since,
-        ``VlsnLogError``."""
+        """Stores a later position, durable on return. Raises ``StaleTerm`` if another worker has stored a position
+        meanwhile, and ``VlsnLogError``."""
         await self._set(at, "")
 
     def paused_us(self) -> int:

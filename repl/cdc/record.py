@@ -1,4 +1,4 @@
-"""A node's record of one of its CDC consumers: its state and its history since the node's start."""
+"""A node's record of one CDC consumer: its state, and its history since the node started."""
 
 from __future__ import annotations
 
@@ -24,26 +24,27 @@ class CdcState(StrEnum):
 
 @dataclass(slots=True)
 class CdcRecord:
-    """The record of one consumer from the node's start to its stop, across logs."""
+    """The record of one consumer from the node's start to its stop, also while the log is closed and opened again."""
 
     settings: CdcSettings
     state: CdcState = CdcState.WAITING
     reason: str = "the log is not open yet"
     paused_us: int = 0
-    """The time since when a person has paused the consumer, in µs since the epoch, as stored; 0: not paused."""
+    """The time when a person paused the consumer, in µs since the epoch; 0 if it is not paused."""
     parked: str = ""
-    """The reason why the consumer is parked."""
+    """The reason why the consumer is parked (stopped until a person acts); "" if it is not."""
     parked_at: int = 0
-    """The stored position when the consumer was parked; 0: the position that is loaded next."""
+    """The stored position when the consumer was parked. 0 stands for the position that is loaded next."""
     failures: int = 0
-    """Failures in a row, without a commit in between."""
+    """The number of failures in a row, without a commit in between."""
     failed_at: int = 0
     failed: str = ""
-    """The last failure or wait since the last commit."""
+    """The last failure or wait; "" after a commit."""
     waits: int = 0
-    """How many times in a row the consumer's target was not available, without a commit in between."""
+    """The number of times in a row that the consumer's target was not available, without a commit in between."""
     slow: int = 0
-    """How many starts in a row took too long, ``SLOW_MAX`` at most. Each doubles the time for the next start."""
+    """The number of starts in a row that took too long, ``SLOW_MAX`` at most. Each slow start doubles the time limit of
+    the next start."""
     moved: bool = False
     """True if a person has moved the consumer, and it has committed nothing since."""
     moved_us: int = 0
@@ -51,28 +52,28 @@ class CdcRecord:
     begins: bool = False
     """True if the consumer has never committed."""
     keeps: bool = False
-    """True if the consumer keeps its own position, as its last process has said."""
+    """True if the consumer's last process has reported that the consumer keeps its own position."""
     next: int = 0
     """The stored position; 0 while it is not known."""
     lost: tuple[int, int] = (0, 0)
-    """The first and the last VLSN that were cleaned away before the consumer had taken them; 0, 0 for none."""
+    """The first and the last VLSN that were cleaned away before the consumer had taken them; (0, 0) for none."""
     child: Child | None = None
     """The consumer's last process, until that process has ended."""
     counts: CaptureCounts = field(default_factory=CaptureCounts)
 
     @property
     def why(self) -> str:
-        """The reason for the state. If the consumer fails again and again, the text includes its last failure."""
+        """The reason for the state. If the consumer fails repeatedly, the text includes its last failure."""
         if not self.failed or self.failed in self.reason or self.state is CdcState.WAITING:
             return self.reason
         return "; ".join(part for part in (self.reason, f"its last failure: {self.failed}") if part)
 
     def works(self) -> None:
-        """Notes that the consumer has made progress, or that a person has started it again."""
+        """Resets the failures, because the consumer has made progress or a person has started it again."""
         self.failures = self.waits = self.failed_at = 0
         self.failed = ""
 
 
 def not_below(name: str, at: int, to: int) -> str:
-    """Returns why a consumer cannot skip to ``to``."""
+    """Returns the text why a consumer at VLSN ``at`` cannot skip to VLSN ``to``: skipping only goes forward."""
     return f"{name} is at VLSN {at}, not below {to}; `vlsnlog cdc reset {name} --to {to}` moves it back"

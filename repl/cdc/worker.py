@@ -1,12 +1,11 @@
-"""The worker of one CDC consumer on one open log: its position, its hold on the log, and one child after another.
+"""The worker of one CDC consumer on one open log: it holds the position, and runs one child process after another.
 
     WAITING ─► STARTING ─► RUNNING ─► BACKOFF ─► STARTING …         a failure; the position is the last one stored
                    ▲           │            └──► PARKED            one failure too many, or what it needs is gone
                    └─ PAUSED ◄─┘                                    a person's orders
 
-1. The position is loaded first. The log is held from that position on in every state: running, paused, or parked for
-   failures. A consumer too far behind (``hold_bytes_max``) loses its hold; its status names the VLSNs that were cleaned
-   away.
+1. The position is loaded first. Cleaning keeps the log from there on in every state: running, paused, or parked. A
+   consumer too far behind (``hold_bytes_max``) loses this hold; its status then names the VLSNs cleaned away.
 2. A parked consumer stays parked until a person resumes, resets or skips it; the other consumers continue. An internal
    error also parks the consumer.
 3. A consumer without a position begins where its settings say. That position is stored before the first event is
@@ -59,17 +58,17 @@ from vlsn.together import failure_of
 T = TypeVar("T")
 logger = logging.getLogger("vlsnlog")
 BACKOFF_S = (0.1, 30.0)
-"""The first and the longest pause after a failure, in seconds. Each pause is twice the one before it."""
+"""The first and the longest pause after a failure, in seconds. Each pause is twice as long as the preceding one."""
 LOADS_MAX = 5
-"""The number of failed loads of a position after which the pause grows no longer (1.6 s). A load may wait for a
-master."""
+"""After this many failed loads of the position, the pause between loads stays the same (1.6 s). A load may wait for
+a master."""
 SLOW_MAX = 4
 HOLD_PREFIX = "cdc/"
 
 
 class CdcWorker:
-    """One consumer on one open log. ``run`` lasts until it is cancelled; a person's orders are carried out
-    meanwhile."""
+    """One consumer on one open log. ``run`` lasts until it is cancelled. A person's orders are executed while it
+    runs."""
 
     def __init__(
         self,
@@ -93,33 +92,33 @@ class CdcWorker:
         self._joined = joined
         self.event = event
         self._holds = record.settings.run_on == "node"
-        """True if the log on this node must be held from the position on."""
+        """True if the hold on this node's log must follow the position."""
         self._hold: Hold | None = None
         self._stop = asyncio.Event()
         self._orders = asyncio.Lock()
         self._ordered: set[asyncio.Task[Any]] = set()
-        """Orders that are being carried out."""
+        """The tasks of orders that are being executed."""
         self._changed = asyncio.Event()
         self._idle = asyncio.Event()
-        """Set while no child runs."""
+        """Set while no child process runs."""
         self._idle.set()
         self._segment = 0
         self._resend: tuple[int, int] | None = None
         self._later = ""
-        """Why the position could not be loaded, if another try may help."""
+        """Why the position could not be loaded, if another try may succeed; "" otherwise."""
         self._fault = ""
-        """How the disk that has the position failed."""
+        """How the disk with the position file failed; "" if it did not."""
         self._loads = 0
-        """Failed loads in a row."""
+        """The number of failed loads in a row."""
         self._halted = False
-        """True while an order is carried out for which no child may run."""
+        """True while an order is executed during which no child may run."""
         self._closing = False
 
     @property
     def settings(self) -> CdcSettings:
         return self.record.settings
 
-    # Its life.
+    # The worker's life.
 
     async def run(self) -> None:
         """Runs the consumer while the log is open and the consumer should run on this node."""
@@ -129,7 +128,7 @@ class CdcWorker:
                 self._later = self._fault = ""
                 try:
                     waits = not await self._goes_on()
-                except Exception as error:  # an internal error: the node and the other consumers continue
+                except Exception as error:
                     logger.error("the worker of CDC consumer %s", self.settings.name, exc_info=error)
                     self._park(f"internal: {type(error).__name__}: {error}")
                     waits = True
@@ -141,7 +140,8 @@ class CdcWorker:
             await self._positions.close()
 
     async def _goes_on(self) -> bool:
-        """Takes the next step. Returns False if only a person's order helps."""
+        """Loads the position, or runs the next child. Returns False if the consumer can continue only after a person's
+        order."""
         if await self._may_run():
             if self.record.child is None:
                 await self._one_life()
@@ -177,7 +177,7 @@ class CdcWorker:
         self._set(CdcState.PAUSED, f"paused since {text_of(self.record.paused_us)}")
 
     async def _load(self) -> None:
-        """Loads the position, or creates the first one, and holds the log from that position on."""
+        """Loads the position, or creates the first one. Cleaning keeps the log from that position on."""
         try:
             at = await self._positions.load()
             if at is None:
@@ -186,12 +186,12 @@ class CdcWorker:
             self.record.next, self.record.begins = at.next, at.begins
             self.record.moved, self.record.moved_us = bool(at.moved_us), at.moved_us
             self.record.parked_at = self.record.parked_at or at.next
-            # the consumer has continued on another node since
             if self.record.parked and at.next != self.record.parked_at:
                 self.record.parked, self.record.lost = "", (0, 0)
             trimmed: Trimmed | None = None
             try:
-                self._hold_from(at.next)  # the log is held even before it is certain that no other position was lost
+                # the log is kept even before it is certain that no other position file was lost
+                self._hold_from(at.next)
             except Trimmed as error:
                 trimmed = error
             await self._positions.confirm()
@@ -219,18 +219,18 @@ class CdcWorker:
             raise
 
     async def _begun(self) -> At:
-        """Stores the first position. Holds the log from that position on meanwhile."""
+        """Stores the first position. While it is being stored, cleaning keeps the log from that position on."""
         begins = self.host.vlsn_of(self.settings.from_)
         at = At(begins, int(self._reads.term_before(Vlsn(begins))), begins=True)
-        # a VLSN in the settings may have been cleaned away: then the consumer is parked with that reason
+        # a VLSN in the settings may have been cleaned away; in that case the consumer is parked with that reason
         with suppress(Trimmed):
             self._hold_from(at.next)
         await self._positions.begin(at)
         return at
 
     async def _ended(self, child: Child) -> None:
-        """Waits until the last process has ended, or until a person's order arrives. Two processes of one consumer must
-        not run at the same time."""
+        """Waits until the last process has ended, or until a person's order arrives. Two processes of one consumer
+        must not run at the same time."""
         ended = asyncio.create_task(child.ended())
         changed = asyncio.create_task(self._changed.wait())
         try:
@@ -245,7 +245,7 @@ class CdcWorker:
             await asyncio.wait([ended, changed])
 
     async def _one_life(self) -> None:
-        """Runs one child from its start to its end, and handles how it ended."""
+        """Runs one child process from its start to its end, and handles the way in which it ended."""
         record, resend = self.record, self._resend
         self._set(CdcState.STARTING, "")
         began = record.next
@@ -256,11 +256,11 @@ class CdcWorker:
         except KeepsItsOwn as error:
             self._not_resent(str(error))
         except Trimmed as error:
-            if resend is not None:  # the consumer has had these events before: nothing is lost
+            if resend is not None:  # a resend: the consumer has received these events before, so nothing is lost
                 self._not_resent(str(error))
                 return
             kept = self.feed.kept if self.feed is not None else 0
-            # events that are not committed are lost, even if they were sent
+            # the consumer has not committed these events, so they are lost to it, even if they were sent
             self._trimmed(kept or began, int(error.first))
         except ConsumerRefused as error:
             mend = f"mend that, and `vlsnlog cdc resume {self.settings.name}`, or the settings, and restart the node"
@@ -269,7 +269,7 @@ class CdcWorker:
             record.slow = min(record.slow + 1, SLOW_MAX)
             if error.began:
                 await self._failed(str(error), began)
-            else:  # no failure of the consumer: the machine is slow
+            else:  # the machine is slow: this is no failure of the consumer
                 await self._waits(str(error))
         except ConsumerWaits as error:
             await self._waits(str(error), error.after_s)
@@ -279,14 +279,14 @@ class CdcWorker:
             record.next, record.moved = 0, False
             await self._back_off(f"another node has continued with it: {error}")
         except (NotMaster, OutcomeUnknown) as error:
-            record.next = 0  # the stored position is read again
+            record.next = 0  # 0: the stored position is read again
             await self._back_off(str(error))
         except NotInLog as error:
             self._park(str(error))
         except LogFailed as error:
-            record.next = 0  # the contents of the position file are read again
+            record.next = 0  # 0: the position file is read again
             await self._failed(str(error), began)
-        except (VlsnLogError, OSError) as error:  # no failure of the consumer, and it may last: damage, no memory
+        except (VlsnLogError, OSError) as error:  # damage or lack of memory may last, and is no failure of the consumer
             await self._waits(str(error))
         finally:
             self.feed, self.pid = None, 0
@@ -298,7 +298,7 @@ class CdcWorker:
         self.event("cdc.not_resent", consumer=self.settings.name, first=first, last=last, why=why)
 
     async def _waits(self, why: str, after_s: float = 0.0) -> None:
-        """Backs off after an error that is no failure of the consumer."""
+        """Pauses after an error that does not count as a failure of the consumer."""
         self.record.waits, self.record.failed = self.record.waits + 1, why
         if self.record.waits == 1:
             self.event("cdc.waits", consumer=self.settings.name, why=why)
@@ -307,7 +307,7 @@ class CdcWorker:
     async def _fed(self, resend: tuple[int, int] | None) -> None:
         record, settings = self.record, self.settings
         self._idle.clear()
-        stop = self._stop = asyncio.Event()  # before the first await, because an order may arrive at any moment
+        stop = self._stop = asyncio.Event()  # set before any await, because an order may arrive at any moment
         child = record.child = await self._node.children.start(settings.name)
         record.counts.restarts += 1
         self.pid = child.pid
@@ -362,12 +362,12 @@ class CdcWorker:
         why = "its position is in the ring" if mode is Mode.BUFFER else "the ring had to drop blocks that it needs"
         self.event("cdc.mode", consumer=self.settings.name, mode=mode.value, why=why)
 
-    # Its position.
+    # The stored position.
 
     async def _store(self, next_vlsn: int, final: bool) -> bool:
         """Stores a position that the consumer has committed, and moves the hold on the log there."""
         if next_vlsn < self.record.next:
-            return True  # the consumer keeps its own position, and began before this one
+            return True  # an earlier position than the stored one, of a consumer that keeps its own
         segment = self.host.segment_of(next_vlsn - 1)
         if self.settings.commit == "segment" and segment == self._segment and not final:
             return False
@@ -398,10 +398,10 @@ class CdcWorker:
             with self._log.latch:
                 self._log.care.holds.release(hold)
 
-    # Its failures.
+    # Failures.
 
     async def _failed(self, reason: str, at: int) -> None:
-        """Counts a failure. Backs off, or parks the consumer after too many failures."""
+        """Counts a failure. Pauses, or parks the consumer after too many failures."""
         record = self.record
         record.failures = record.failures + 1 if at <= record.failed_at else 1
         record.failed_at = at
@@ -446,7 +446,7 @@ class CdcWorker:
     # A person's orders.
 
     async def carry_out(self, name: str, order: Coroutine[Any, Any, T]) -> T:
-        """Carries out an order completely, even if its caller leaves; in that case an event reports a failure. Raises
+        """Executes an order completely, even if its caller leaves; in that case an event reports a failure. Raises
         the errors of the order, and ``NotMaster`` if the node closes first."""
         task = asyncio.create_task(order, name=f"{name} {self.settings.name}")
         self._ordered.add(task)
@@ -465,8 +465,8 @@ class CdcWorker:
             self.event("cdc.order_failed", consumer=self.settings.name, order=name, why=str(error))
 
     async def pause(self) -> None:
-        """Stops the consumer until a person resumes it, also across restarts. Its hold on the log stays. Raises the
-        errors of storing the position; the stored state is then read again."""
+        """Stops the consumer until a person resumes it, also across restarts. Cleaning still keeps the log from its
+        position on. Raises the errors of storing the position; after an error the stored state is read again."""
         async with self._orders, self._halting() as record:
             if not record.next:
                 await self._load()
@@ -481,7 +481,7 @@ class CdcWorker:
             record = self.record
             if not record.next and not record.parked:
                 await self._load()
-            if record.paused_us or not (record.next or record.parked):  # paused, or not known to be running
+            if record.paused_us or not (record.next or record.parked):
                 await self._store_pause(0)
                 self.event("cdc.resumed", consumer=self.settings.name, next=record.next)
             record.parked = ""
@@ -494,15 +494,16 @@ class CdcWorker:
         try:
             await self._positions.pause(since_us)
         except BaseException:
-            self.record.next = 0  # the stored state is read again
+            self.record.next = 0  # 0: the stored state is read again
             self._changed.set()
             raise
         self.record.paused_us = since_us
 
     async def move(self, next_vlsn: int, *, forward: bool = False) -> int:
-        """Sets the position and returns the position before. A paused or parked consumer stays so, except if it was
-        parked because its position was lost. ``forward`` allows only a later position than the one reached when the
-        child has stopped. Raises ``Trimmed``, ``BadArgument``, and the errors of storing the position."""
+        """Sets the position and returns the former position. A paused or parked consumer stays paused or parked. Only a
+        consumer that was parked for a lost position runs again. With ``forward`` the new position must be later than
+        the position that the child has reached. Raises ``Trimmed``, ``BadArgument``, and the errors of storing the
+        position."""
         async with self._orders:
             durable = self._reads.durable
             if not 1 <= next_vlsn <= durable + 1:
@@ -514,12 +515,12 @@ class CdcWorker:
     async def _moved(self, next_vlsn: int, *, forward: bool) -> int:
         async with self._halting() as record:
             if not record.next:
-                await self._load()  # a change of the group's position must name the position before
+                await self._load()  # a change of a position in the group's log must name the position that it replaces
             before = record.next
-            if forward and before >= next_vlsn:  # the child has committed that position meanwhile
+            if forward and before >= next_vlsn:  # the child has committed that position or a later one meanwhile
                 name = self.settings.name
                 raise BadArgument(not_below(name, before, next_vlsn))
-            record.next = 0  # not known until the new position is stored
+            record.next = 0  # 0: the position is not known until the new one is stored
             ordered_us = self._clock.wall_us()
             term = int(self._reads.term_before(next_vlsn))
             await self._positions.place(At(next_vlsn, term, moved_us=ordered_us))
@@ -530,13 +531,13 @@ class CdcWorker:
             try:
                 await self._positions.confirm()
             except VlsnLogError:
-                record.next = 0  # no master for now: the position is loaded and confirmed before the consumer runs
+                record.next = 0  # there is no master now: the position is loaded and confirmed before the consumer runs
         self.event("cdc.moved", consumer=self.settings.name, before=before, next=next_vlsn)
         return before
 
     @contextmanager
     def _held_for_order(self, vlsn: int) -> Iterator[None]:
-        """Holds the log from ``vlsn`` on while an order is carried out, so that cleaning does not remove these entries.
+        """Keeps the log from ``vlsn`` on while an order is executed, so that cleaning does not remove these entries.
         Raises ``Trimmed`` before anything is changed."""
         if not self._holds:
             yield
@@ -551,8 +552,8 @@ class CdcWorker:
                 self._log.care.holds.release(hold)
 
     async def resend(self, first: int, last: int) -> None:
-        """Delivers VLSNs ``first`` to ``last`` once more, then continues at the position. Raises ``Trimmed``,
-        ``BadArgument``, also for a consumer that keeps its own position."""
+        """Delivers VLSNs ``first`` to ``last`` once more, then continues at the stored position. Raises ``Trimmed``,
+        and ``BadArgument``, also for a consumer that keeps its own position."""
         async with self._orders:
             if self.record.keeps:
                 name = self.settings.name
@@ -569,7 +570,8 @@ class CdcWorker:
 
     @asynccontextmanager
     async def _halting(self) -> AsyncIterator[CdcRecord]:
-        """Stops the child for an order. Afterwards the consumer runs again, if it may."""
+        """Stops the child for the time of an order. After the order the consumer runs again, unless it is paused or
+        parked."""
         self._halted = True
         try:
             await self._stopped()
@@ -579,7 +581,7 @@ class CdcWorker:
             self._changed.set()
 
     async def close(self) -> None:
-        """Stops the child as ``pause`` does, for good."""
+        """Stops the child as ``pause`` does, and starts no other."""
         self._closing = True
         for order in self._ordered:
             order.cancel()
@@ -594,5 +596,5 @@ class CdcWorker:
 
 
 async def _not_stored(next_vlsn: int, final: bool) -> bool:
-    """Ignores commits while VLSNs are sent once more."""
+    """Stores nothing: commits are ignored while VLSNs are sent once more."""
     return True

@@ -1,4 +1,4 @@
-"""``vlsnlog checkpoint``, ``rotate`` and ``restore``: each sends an order to the given nodes; restores run one after
+"""``vlsnlog checkpoint``, ``rotate`` and ``restore``: send an order to the given nodes. Restores run one after
 another."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from repl.web.types import Network
 
 SILENT_S = 60.0
-"""Seconds for which a restoring node may be silent, for example while it is restarted."""
+"""A restoring node may be silent for this many seconds, for example while it is restarted."""
 LOOK_S = 0.2
 
 
@@ -48,8 +48,8 @@ def rotate(url: list[str], as_json: bool) -> int:
 def restore(url: list[str], as_json: bool) -> int:
     """Make the node given give up its log and fetch another member's; a master refuses.
 
-    The node also refuses while fewer than a majority of the other members are known to be whole. With several URLs,
-    each node begins when the one before has its log again.
+    The node also refuses while fewer than a majority of the other members are known to have whole logs. With several
+    URLs, each node begins when the node before has its log again.
     """
     if len(url) == 1:
         return _order("restore", url, as_json)
@@ -71,8 +71,8 @@ async def _restores(url: str) -> list[object]:
 
 
 async def _restored(url: str, before: list[object]) -> None:
-    """Waits until the node at ``url``, which was ordered to restore, follows with its new log. Raises if the node is
-    silent for ``SILENT_S``."""
+    """Waits until the node at ``url``, which has begun a restore, follows with its new log. Raises an error if the node
+    is silent for ``SILENT_S``."""
     loop = asyncio.get_running_loop()
     heard, begun = loop.time(), False
     async with network() as opened:
@@ -94,8 +94,8 @@ async def _status(opened: Network, url: str) -> dict[str, Any]:
 
 
 def _order(what: str, urls: Sequence[str], as_json: bool, *, again_s: float = 0.0) -> int:
-    """Sends the order. For ``again_s`` seconds it repeats the order to nodes that are not ready, because a node that
-    has its log again may still have to catch up."""
+    """Sends an order to nodes. A node that is not ready gets the order again for up to ``again_s`` seconds, because a
+    restored node may still have to catch up."""
     until = time.monotonic() + again_s
     while True:
         answers = ask_nodes(urls, "POST", f"/v1/admin/{what}")

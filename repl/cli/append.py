@@ -1,9 +1,9 @@
 """``vlsnlog append``: appends a value, or the lines of a file or of stdin.
 
-Each line is one entry (``lines.py``). Lines are sent as several atomic bodies, a few of them at once, and are
+Each line is one entry (``lines.py``). Lines are sent in several atomic appends (bodies), a few of them at once, and are
 acknowledged in order. So the acknowledged lines are always the first ones, and ``--skip-lines`` continues after them.
-Lines are sent exactly once: a body without an answer is sent again until it times out. With ``--producer`` that is true
-across any number of runs, however each of them ended (``resume.py``).
+Each line is logged exactly once: a body without an answer is sent again until it times out. With ``--producer`` this is
+true even across several runs, however each of them ended (``resume.py``).
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 BODIES_UNDER_WAY_MAX: Final = 64
 STDIN: Final = "-"
 STARTING_S: Final = 3.0
-"""Seconds from the start of a node's process until it answers, with some more for a busy machine."""
+"""The seconds from the start of a node's process until it answers, with a reserve for a busy machine."""
 STARTING_PERIOD_S: Final = 0.1
 
 
 class AppendBatch(Protocol):
-    """``Client.append_batch``, or a function that names what it appends."""
+    """The signature of ``Client.append_batch``. A function that appends under a producer's name has it, too."""
 
     async def __call__(self, values: list[bytes], *, keys: list[Key] | None) -> Appended: ...
 
@@ -81,8 +81,8 @@ def append(
 ) -> None:  # fmt: skip
     """Append VALUE, or one entry a line of FILE or of stdin (-), and print FIRST LAST.
 
-    With --json print the HTTP answer. For several bodies print the first and last VLSN and the last term, durable if
-    each body was, and the smallest number of nodes that synced a body.
+    With --json print the HTTP answer. If several bodies were sent, print the first and last VLSN and the last term,
+    durable if each body was durable, and the smallest number of nodes that synced a body.
     """
     if (value is None) == (path is None):
         raise click.UsageError("pass one of VALUE, --file FILE, or - for stdin")
@@ -112,15 +112,15 @@ def append(
         click.echo(appended.document().decode() if as_json else f"{first} {last}")
     except BrokenPipeError:
         raise
-    except OSError as error:  # not a refusal, because the caller would append again
+    except OSError as error:  # not reported as a refusal, because the caller would then append again
         raise OutcomeUnknown(
             f"appended as VLSN {first} to {last}, but that could not be printed: {said_of(error)}"
         ) from None
 
 
 def _stdin() -> BinaryIO:
-    """Returns stdin without a buffer, because a reading thread would hold the buffer's lock while the interpreter
-    exits."""
+    """Returns stdin without a buffer. A thread that reads a buffered stdin would hold the buffer's lock while the
+    interpreter exits."""
     return getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
 
 
@@ -128,8 +128,8 @@ async def _append(
     urls: list[str], acks: str, durability: str | None, timeout_s: float, lines: Iterator[Body],
     *, skipped: int | None, producer: str | None = None,
 ) -> Appended:  # fmt: skip
-    """Returns one answer for all lines that were not in the log; its VLSNs are 0 if there are none. ``skipped`` is None
-    for a single value."""
+    """Returns one answer for all lines that were not in the log before; if there are none, its VLSNs are 0. ``skipped``
+    is None if a single value is appended."""
     from repl.client.connect import acks_of, connect
 
     progress = Progress(acks_of(acks), skipped, producer)
@@ -154,7 +154,7 @@ async def _append(
                     if len(under_way) == BODIES_UNDER_WAY_MAX:
                         progress.take(under_way[0][0], await under_way[0][1])
                         under_way.popleft()
-            except (TooLarge, BadBody) as error:  # an invalid line: the lines before it are acknowledged first
+            except (TooLarge, BadBody) as error:  # an invalid line: the lines before it must be acknowledged first
                 fault = error
             while under_way:
                 progress.take(under_way[0][0], await under_way[0][1])
@@ -167,7 +167,7 @@ async def _append(
             await asyncio.gather(*(task for _, task in under_way), return_exceptions=True)
             raise
         except VlsnLogError as error:
-            await log.close(flush=False)  # at once, so that nothing after the failure is logged
+            await log.close(flush=False)  # the client closes at once, so that nothing after the failure is logged
             outcomes = deque(await asyncio.gather(*(task for _, task in under_way), return_exceptions=True))
             while outcomes and not isinstance(appended := outcomes[0], BaseException):
                 progress.take(under_way.popleft()[0], appended)
@@ -177,8 +177,8 @@ async def _append(
 
 
 async def _next_body(bodies: AsyncIterator[Body], under_way: list[asyncio.Task[Appended]]) -> Body | None:
-    """Returns the next body, or None at the end. Raises the failure of a pending append at once, so that nothing after
-    it is logged while this waits for a slow input."""
+    """Returns the next body, or None at the end. If a pending append fails, raises its error at once, so that nothing
+    after it is logged while this function waits for a slow input."""
     reading = asyncio.ensure_future(anext(bodies, None))
     try:
         while not reading.done():
@@ -192,14 +192,14 @@ async def _next_body(bodies: AsyncIterator[Body], under_way: list[asyncio.Task[A
 
 
 def _unknown_lines(counts: list[int], outcomes: Iterable[Appended | BaseException]) -> int:
-    """Returns the number of lines up to the last body that was, or may have been, logged."""
+    """Returns the number of lines up to the last body that is logged, or may be."""
     sure = [isinstance(each, BaseException) and not isinstance(each, OutcomeUnknown) for each in outcomes]
     reached = [index for index, refused in enumerate(sure) if not refused]
     return sum(counts[: reached[-1] + 1]) if reached else 0
 
 
 class Progress:
-    """The lines acknowledged so far: always the first lines after the skipped ones."""
+    """The lines acknowledged so far, which are always the first lines after the skipped ones."""
 
     def __init__(self, acks: Acks, skipped: int | None, producer: str | None = None) -> None:
         self._acks = acks
@@ -217,7 +217,7 @@ class Progress:
         return self._joined(self._taken)
 
     def _joined(self, taken: list[Appended]) -> Appended:
-        """Joins several answers to one that claims no more than the weakest of them."""
+        """Joins several answers into one, which promises no more than the weakest of them."""
         from repl.api import Appended
         from vlsn.durability import weakest
 
@@ -235,8 +235,8 @@ class Progress:
         )
 
     def fail(self, error: VlsnLogError, *, unknown: int) -> NoReturn:
-        """Raises ``error`` with the progress so far. ``unknown`` is the number of later lines that may have been
-        logged."""
+        """Raises ``error`` with the progress so far in its text. ``unknown`` is the number of further lines that may
+        have been logged."""
         if self._skipped is None:
             raise error
         done = self._skipped + self.lines
@@ -254,7 +254,7 @@ class Progress:
 
 
 class _Stopped(VlsnLogError):
-    """An append of many lines that was refused part way: the first lines are in the log."""
+    """An append of many lines was refused after its first lines were logged."""
 
     retry_safe = False
 
@@ -277,8 +277,8 @@ async def require_a_node(log: Client, urls: list[str]) -> None:
 
 
 async def _read_ahead(lines: Iterator[Body]) -> AsyncIterator[Body]:
-    """Reads in threads, because stdin may be a slow pipe and pending appends must not wait for it. The threads are
-    daemons, so that Ctrl-C does not wait for the next line either."""
+    """Reads the input in threads, because stdin may be a slow pipe and pending appends must not wait for it. The
+    threads are daemons, so that Ctrl-C does not wait for the next line either."""
     loop = asyncio.get_running_loop()
     while True:
         body: asyncio.Future[Body | None] = loop.create_future()
@@ -292,9 +292,9 @@ def _read_body(lines: Iterator[Body], loop: asyncio.AbstractEventLoop, body: asy
     settled = partial(_settle, body)
     try:
         settled = partial(settled, next(lines, None))
-    except Exception as error:  # the thread's boundary
+    except Exception as error:  # an error of the thread is passed on to the reader
         settled = partial(settled, None, error)
-    with suppress(RuntimeError):  # the loop is closed: no task waits any more
+    with suppress(RuntimeError):  # the event loop may be closed, in which case no task waits any more
         loop.call_soon_threadsafe(settled)
 
 

@@ -1,4 +1,4 @@
-"""Requests to nodes and to a group, and how a refusal ends a command."""
+"""Sends requests to nodes and to a group, and decides how a refusal ends a command."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def network() -> AsyncIterator[Network]:
 
 
 def ask_group(urls: Sequence[str], question: Callable[[Client[Any]], Coroutine[Any, Any, T]]) -> T:
-    """Asks with a client of the group. Raises the errors of ``question``."""
+    """Calls ``question`` with a client of the group. Raises the errors of ``question``."""
 
     async def asked() -> T:
         from repl.client.connect import connect
@@ -55,7 +55,7 @@ def ask_group(urls: Sequence[str], question: Callable[[Client[Any]], Coroutine[A
 
 
 def ask_nodes(urls: Sequence[str], method: str, path: str, *needed: str, body: object = None) -> dict[str, Answer]:
-    """Asks each node at once. Each answer has all of ``needed``."""
+    """Asks all nodes at once. Each answer must have the fields ``needed``; otherwise an error replaces it."""
 
     async def asked() -> list[Answer]:
         async with network() as opened:
@@ -79,7 +79,7 @@ async def answers_of(
 async def sent(
     opened: Network, method: str, url: str, *, body: object = None, timeout_s: float = TIMEOUT_S
 ) -> Response:
-    """Sends ``body`` as JSON, or no body. Raises ``Unreachable``."""
+    """Sends ``body`` as JSON, or no body if it is None. Raises ``Unreachable``."""
     import msgspec
 
     headers = {} if method == "GET" else {"Content-Type": "application/json"}
@@ -130,7 +130,8 @@ async def _redirected(opened: Network, method: str, url: str, body: object) -> R
 
 
 def json_object(response: Response, *needed: str) -> dict[str, Any]:
-    """Returns the object in a node's answer, which has all of ``needed``. Raises the node's refusal, ``BadBody``."""
+    """Returns the JSON object in a node's answer, which must have the fields ``needed``. Raises the node's refusal,
+    ``BadBody``."""
     from repl.client.answers import decoded
     from repl.web import problem
 
@@ -146,8 +147,8 @@ def json_object(response: Response, *needed: str) -> dict[str, Any]:
 def print_answers(
     what: str, answers: Mapping[str, Answer], as_json: bool, text: Callable[[str, dict[str, Any]], None]
 ) -> int:
-    """Prints each node's answer by ``text``, or all answers as JSON, with a refusal as ``error``. Returns the exit
-    status."""
+    """Prints each node's answer by ``text``, or all answers as JSON; a refusal is printed as ``error``. Returns the
+    exit status."""
     if as_json:
         nodes = [
             {"error": {"type": each.slug, "detail": str(each)}} if isinstance(each, VlsnLogError) else each
@@ -162,7 +163,7 @@ def print_answers(
 
 
 def complain(what: str, answers: Mapping[str, Answer]) -> int:
-    """Prints the nodes' refusals in one line, equal ones together. Returns the exit status."""
+    """Prints the nodes' refusals in one line, equal refusals together. Returns the exit status."""
     said: dict[str, list[str]] = {}
     for url, answer in answers.items():
         if isinstance(answer, VlsnLogError):

@@ -78,8 +78,8 @@ def audit(
 
 
 def check_spark(what: str = "the audit") -> None:
-    """Raises an error if the extra is not installed, before anything has begun. A node and a client do not need the
-    extra."""
+    """Raises an error if the extra ``vlsnlog[spark]`` is not installed, before any work begins. A node and a client do
+    not need it."""
     missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
     if missing:
         raise click.ClickException(
@@ -134,7 +134,8 @@ def print_report(report: AuditReport) -> None:
 
 
 def verdict(report: AuditReport) -> str:
-    """Returns the verdict's line: green, red if there are findings, yellow if nothing was compared."""
+    """Returns the line with the verdict: green if the copies are equal, red if there are findings, yellow if nothing
+    was compared."""
     found = f"; {several(len(report.findings), 'finding')}" if report.findings else ""
     if not report.compared_to:
         words = "nothing was compared: the sources have no durable VLSN in common"
@@ -149,7 +150,7 @@ def verdict(report: AuditReport) -> str:
 
 
 def _left(left: NotAudited) -> str:
-    """Formats a part that was not audited: its kind, copy, place and reason."""
+    """Describes a part that was not audited: its kind, copy, place and reason."""
     place = f"{left.file} and {left.segments - 1} after it" if left.segments > 1 else left.file
     vlsns = f"VLSN {left.first} to {left.last}" if left.last else ""
     return f"{' '.join(filter(None, (left.what, left.source, place, vlsns)))}: {left.why}"
@@ -165,7 +166,7 @@ def _print_history(history: HistoryReport) -> None:
 
 
 def _sentence(finding: Finding) -> str:
-    """Formats a finding: one line, two more for two differing copies, one for the repair."""
+    """Formats a finding: one line, two more lines for two differing copies, one more line for the repair."""
     from repl.audit.findings import told
 
     facts = {name: value for name, value in finding.more.items() if name not in ("other", "in_place")}

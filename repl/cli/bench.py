@@ -1,4 +1,4 @@
-"""``vlsnlog bench``: measures one kind of work, and the machine's own ceilings."""
+"""``vlsnlog bench``: measures one kind of work, and the speed of the machine itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORKS: Final = {
     "tail": "Writers, and a reader that follows them.",
     "scan": "A whole log, read from its first VLSN.",
 }
-"""The kinds of work on a cluster."""
+"""The kinds of work on a cluster, each with its help text."""
 
 
 @click.group(cls=Commands)
@@ -32,7 +32,7 @@ def bench() -> None:
 
 
 def _given(asked: dict[str, Any]) -> dict[str, Any]:
-    """Leaves out options that have the work's own defaults."""
+    """Drops options that were not passed, so that the defaults of the kind of work apply."""
     return {name: value for name, value in asked.items() if value is not None}
 
 

@@ -14,9 +14,9 @@ from repl.cli.report import count, print_json, print_table
 from vlsn.errors import NotFound, VlsnLogError
 
 FINDINGS = ("parked", "not-configured")
-"""States that need a person."""
+"""The states of a consumer that need a person."""
 QUIET = ("waiting", "paused")
-"""States whose reasons are left out of a list."""
+"""The states whose reasons are left out of a list of consumers."""
 _COLUMNS = ("node", "consumer", "state", "mode", "next VLSN", "behind", "for", "entries", "switches", "failures")
 NAME = click.argument("name", type=NameType())
 
@@ -57,7 +57,7 @@ def _order(order: str, name: str, urls: Sequence[str], as_json: bool, **body: ob
 
 @cdc.asking(NAME)
 def pause(name: str, url: list[str], as_json: bool) -> int:
-    """Stop a consumer at its position, which still holds the log."""
+    """Stop a consumer at its position; cleaning still keeps the log from there on."""
     return _order("pause", name, url, as_json)
 
 
@@ -94,7 +94,7 @@ def _asked(urls: Sequence[str], path: str = "", order: Mapping[str, object] | No
 
 
 def _shown(what: str, answers: dict[str, Answer], as_json: bool) -> int:
-    """Prints the nodes' answers. Leaves out nodes that do not run the consumer, if another node does."""
+    """Prints the nodes' answers. If one node runs the consumer, nodes that do not run it are left out."""
     found = [answer for answer in answers.values() if not isinstance(answer, VlsnLogError)]
     if found:
         answers = {

@@ -64,10 +64,10 @@ async def _run(directory: Path, nodes: int | None, base_port: int, group: str | 
 
 
 async def _keep(made: Cluster) -> int:
-    """Starts the nodes and reports their ends. Returns only if the cluster cannot start."""
+    """Starts the nodes and reports each node that ends. Returns only if the cluster cannot start."""
     for node in made.nodes:
         node.start()
-    lost = [node for node in made.nodes if not await _say_ready(made, node)]  # in the order of names, not of readiness
+    lost = [node for node in made.nodes if not await _say_ready(made, node)]  # nodes are reported in order of names
     if len(lost) * 2 >= len(made.nodes):
         click.echo(
             "vlsnlog cluster: no majority of the nodes is left; correct the errors above and start again", err=True

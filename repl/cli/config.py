@@ -1,4 +1,4 @@
-"""``vlsnlog config``: prints every setting as a command or node would use it, and its source."""
+"""``vlsnlog config``: prints the value of every setting, and the source of the value."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def config(as_json: bool) -> None:
 
 
 def _here(values: Mapping[str, Any]) -> dict[str, int]:
-    """Returns the values on this machine of settings that are 0."""
+    """Returns the settings whose value is 0, with the value that they have on this machine."""
     if values["readers_max"]:
         return {}
     return {"readers_max": readers_of(0, files=files_most(), memory=memory_bytes())}
@@ -56,7 +56,8 @@ def _plain(value: Any) -> Any:
         return dict(value)
     if isinstance(value, tuple) and value and isinstance(value[0], CdcSettings):
         return msgspec.to_builtins(value)
-    return str(value.absolute()) if isinstance(value, Path) else value  # the output may be read in another directory
+    # paths are absolute, because the output may be read in another directory
+    return str(value.absolute()) if isinstance(value, Path) else value
 
 
 def _toml(value: Any) -> str:

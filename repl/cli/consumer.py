@@ -1,4 +1,4 @@
-"""``vlsnlog consumer``: shows the positions of named consumers, and their lags."""
+"""``vlsnlog consumer``: shows, moves and deletes the positions of named consumers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def reset(name: str, to: int | str, url: list[str], as_json: bool) -> int:
 
 @consumer.asking(NAME)
 def delete(name: str, url: list[str], as_json: bool) -> int:
-    """Delete a consumer's position, which then no longer holds the log."""
+    """Delete a consumer's position; then cleaning no longer keeps the log for it."""
     ask_group(url, lambda log: log.positions.delete(name))
     return print_found({"name": name, "deleted": True}, as_json, lambda _: click.echo(f"consumer {name} is deleted"))
 

@@ -82,7 +82,7 @@ def _run(directory: Path, records: list[bytes]) -> int:
 
 
 def _audit(urls: Sequence[str], teller: PlainTeller) -> AuditReport:
-    """Audits outside the event loop, so that Ctrl-C ends Spark's work at once."""
+    """Runs the audit outside the event loop, so that Ctrl-C ends Spark at once."""
     from repl.audit.job import run_audit
     from repl.cli.audit import keep_py4j_quiet, progress_on_terminal
 

@@ -4,9 +4,9 @@
       elected, appends continue ─► the killed node restarts and catches up ─► every node reads everything back
       ─► Spark audit of all three
 
-Each promise is a line of the verdict. Every record is acknowledged, once and in order. Between the first and the last
-record, the only other entry is the new master's own. Every node's read has the SHA-256 of the input. The audit finds
-the three logs equal up to the last record.
+The verdict has a line for each promise. Every record is acknowledged, once and in order. Between the first and the last
+record, the only other entry is the new master's own. Reading the records back from any node gives the SHA-256 of the
+input. The audit finds the three logs equal up to the last record.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 LINES_AN_APPEND: Final = 50
 APPENDS: Final = 64
-"""The least number of appends, with fewer lines each if the input is short: the master must die in the middle of
-them."""
+"""The least number of appends. A short input is divided into appends with fewer lines, so that the master can be killed
+in the middle."""
 APPENDS_UNDER_WAY: Final = 8
 START_S: Final = 60.0
 CATCH_UP_S: Final = 60.0
@@ -81,7 +81,7 @@ class TerminalTeller(PlainTeller):
     """Reports the demonstration with bars and colours."""
 
     def say(self, text: str) -> None:
-        click.echo(_CLEARED + text)  # a bar on this line is drawn again on the next one
+        click.echo(_CLEARED + text)  # a progress bar on this line is drawn again on the next line
 
     def wait(self, text: str) -> None:
         self.say(f"{text} …")
@@ -104,7 +104,7 @@ class TerminalTeller(PlainTeller):
 
 @dataclass(slots=True)
 class Outcome:
-    """The results of a run."""
+    """The results of a run of the demonstration."""
 
     records: int = 0
     bytes: int = 0
@@ -114,7 +114,7 @@ class Outcome:
     append_s: float = 0.0
     killed: str = ""
     own: int = 0
-    """The log's own entries between the first record and the last: one TERM for each master elected meanwhile."""
+    """The number of the log's own entries between the first and the last record: one TERM entry for each new master."""
     waited_s: float = 0.0
     """The longest time without an acknowledged append, in seconds."""
     missed: int = 0
@@ -123,7 +123,7 @@ class Outcome:
     audit: AuditReport | None = None
 
     def checks(self) -> list[tuple[bool, str]]:
-        """Returns each promise with whether it was kept."""
+        """Returns for each promise whether it was kept, and its text."""
         complete = self.records > 0 and self.last - self.first + 1 == self.records + self.own
         return [
             (
@@ -156,8 +156,8 @@ class Outcome:
 
 
 def installed_records() -> list[bytes]:
-    """Returns the RECORD and METADATA lines of every distribution in this environment, by name: irregular, real
-    data."""
+    """Returns the RECORD and METADATA lines of every Python distribution in this environment, sorted by name: real,
+    irregular data."""
     lines: list[bytes] = []
     for each in sorted(distributions(), key=lambda each: str(each.metadata["Name"]).lower()):
         for name in ("METADATA", "RECORD"):
@@ -168,8 +168,8 @@ def installed_records() -> list[bytes]:
 
 
 def records_of(path: Path | None, entries: int | None) -> list[bytes]:
-    """Reads at most ``entries`` records; from a file, the lines that ``vlsnlog append`` would append. Raises
-    ``BadArgument`` if there are none."""
+    """Returns at most ``entries`` records: built-in ones, or the lines of a file as ``vlsnlog append`` would append
+    them. Raises ``BadArgument`` if there are none."""
     from repl.cli.lines import bodies
 
     if path is None:
@@ -183,7 +183,7 @@ def records_of(path: Path | None, entries: int | None) -> list[bytes]:
 
 
 class Demo:
-    """One demonstration on a cluster that is prepared and not started."""
+    """One demonstration, on a cluster that is prepared and not started yet."""
 
     def __init__(self, cluster: Cluster, records: Sequence[bytes], teller: PlainTeller) -> None:
         self._cluster = cluster
@@ -192,7 +192,7 @@ class Demo:
         self.outcome = Outcome(records=len(records), bytes=sum(map(len, records)), sha256=digest_of(records))
 
     async def run(self) -> None:
-        """Runs everything except the audit."""
+        """Runs the whole demonstration except for the audit."""
         await self._start()
         victim = await self._master()
         await self._append(victim)
@@ -216,7 +216,7 @@ class Demo:
         return next(node for node in self._cluster.nodes if node.name == master)
 
     async def _append(self, victim: Node) -> None:
-        """Appends all records in order. Meanwhile the victim is killed and restarted."""
+        """Appends all records in order. While appends run, the victim is killed and restarted."""
         total = len(self._records)
         async with connect(",".join(self._cluster.urls), exactly_once=True) as log:
             begun: list[asyncio.Task[Any]] = []
@@ -236,7 +236,8 @@ class Demo:
     async def _append_all(
         self, log: Client, victim: Node, begun: list[asyncio.Task[Any]], show: Callable[[int], None]
     ) -> None:
-        """Keeps a few appends under way. ``begun`` collects these tasks, and the task of the victim's restart."""
+        """Appends the records, several appends at a time. ``begun`` collects the tasks of appends, and the task of the
+        victim's restart."""
         outcome, total = self.outcome, len(self._records)
         loop = asyncio.get_running_loop()
         started = acknowledged = loop.time()

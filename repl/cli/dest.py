@@ -1,4 +1,4 @@
-"""``vlsnlog dest``: shows destinations and their messages, and changes them."""
+"""``vlsnlog dest``: creates, shows and changes destinations, and shows their messages."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ SETTINGS = (
     _setting("--prefix", None, "The entries whose key begins with P are messages; by default all entries are.", "P"),
     place_option("--from", "from_", help="The first message; by default the end.", required=False),
     _setting("--max-bytes", _COUNT, "The unacknowledged bytes at which it is full; 0 for no limit."),
-    _setting("--max-messages", _COUNT, "The same in messages."),
+    _setting("--max-messages", _COUNT, "The unacknowledged messages at which it is full; 0 for no limit."),
     _setting(
         "--full-policy",
         click.Choice(["page", "drop", "block", "fail"]),
-        "How appends to it end while it is full; page by default.",
+        "What an append does while the destination is full; page by default.",
     ),
     _setting("--page-limit-bytes", _COUNT, "The bytes of pages at which they are full; 0 for no limit."),
-    _setting("--page-limit-messages", _COUNT, "The same in messages."),
-    _setting("--page-full-policy", click.Choice(["drop", "fail"]), "How appends to it end then; fail by default."),
+    _setting("--page-limit-messages", _COUNT, "The messages in pages at which they are full; 0 for no limit."),
+    _setting("--page-full-policy", click.Choice(["drop", "fail"]), "The policy while pages are full; fail by default."),
     _setting(
         "--ack-timeout",
         FiniteRange(0.05, ACK_TIMEOUT_S_MAX),
@@ -73,20 +73,20 @@ SETTINGS = (
     _setting(
         "--redelivery-factor",
         FiniteRange(1.0, REDELIVERY_FACTOR_MAX),
-        "The factor by which that delay grows with each attempt; 1 by default.",
+        "The factor by which the redelivery delay grows with each attempt; 1 by default.",
         "F",
     ),
     _setting(
         "--redelivery-delay-max",
         _DELAY,
-        "The longest of these delays; 0 for a day.",
+        "The longest redelivery delay; 0 for a day.",
         "S",
         name="redelivery_delay_s_max",
     ),
     _setting("--max-out", click.IntRange(0, OUT_MAX), "Messages that may be out at once; 0 for no limit."),
-    _setting("--dead-letter", None, "The key of its dead letters; dead_letter by default.", "KEY"),
+    _setting("--dead-letter", None, "The key of the destination's dead letters; dead_letter by default.", "KEY"),
 )
-"""The options of ``create``. Each has the name of the setting in a client."""
+"""The options of the command ``create``. Each has the name of the setting in a client."""
 
 
 @click.group(cls=Commands)
@@ -156,7 +156,7 @@ def resume(name: str, url: list[str], as_json: bool) -> int:
 
 @dest.asking(NAME, place_option("--to", help="The next message."))
 def move(name: str, to: int | str, url: list[str], as_json: bool) -> int:
-    """Begin at another VLSN; messages acknowledged from there on are delivered again."""
+    """Begin at another VLSN; every message from there on is delivered, acknowledged or not."""
     return _shown(ask_group(url, lambda log: log.destinations.move(name, to)), as_json)
 
 
@@ -192,7 +192,7 @@ def _shown(found: dict[str, Any], as_json: bool) -> int:
 
 
 def _blocked(told: dict[str, Any]) -> str | None:
-    """Returns why messages cannot be appended or delivered."""
+    """Returns why messages of a destination cannot be appended or delivered now, or None if they can."""
     if told["paused"]:
         return "paused"
     return _full(told) or told["blocked_by"] or told.get("pages", {}).get("blocked_by") or None

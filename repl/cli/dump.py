@@ -1,4 +1,4 @@
-"""``vlsnlog dump``: prints one line for each frame in a node's directory. Never writes."""
+"""``vlsnlog dump``: prints one line for each frame in a node's directory. It never writes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ KINDS: Final = (
     *("block", "checkpoint-start", "checkpoint-end", "rollback-start", "rollback-end", "unreadable", "torn-tail"),
     *("data", "term", "group", "commit", "abort"),
 )
-"""The kinds of frames, then the kinds of entries in a block."""
+"""The kinds that ``--kind`` accepts: first those of frames, then those of entries in a block."""
 _FRAME_KINDS: Final = 7
 _LSN: Final = re.compile(r"(?:(\d{1,8})(?:\.vlog)?:)?(\d{1,20}|0x[0-9a-fA-F]{1,16})\Z")
 
 
 class LsnType(click.ParamType):  # type: ignore[type-arg]
-    """``2:4096`` and ``00000002.vlog:4096`` mean offset 4096 of segment 2. The one number that ``--json`` prints is
-    accepted, too."""
+    """Parses an LSN, a place in the log's files: ``2:4096`` and ``00000002.vlog:4096`` mean offset 4096 of segment 2.
+    The single number that ``--json`` prints is accepted, too."""
 
     name = "lsn"
 
@@ -105,7 +105,8 @@ HEADING: Final = (
 
 
 def _line(row: DumpRow, *, colour: bool) -> str:
-    """Returns one row under ``HEADING``. Every column has a fixed width, so that lines can be printed as they come."""
+    """Returns one row of the table under ``HEADING``. Columns have fixed widths, so that lines can be printed as they
+    are read."""
     span = f"{row.term or '-':>6} {row.first or '-':>12} {row.last or '-':>12} {row.count or '-':>6}"
     marks = ("overmarked", "DAMAGED")
     said = [

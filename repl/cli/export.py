@@ -87,7 +87,7 @@ def export(
             request,
             on_batch=show,
             on_trouble=lambda text: click.echo(f"vlsnlog: {text}", err=True),
-            on_spark=end_at_once,  # an end at any moment is gone on with, and the JVM ends with its standard input
+            on_spark=end_at_once,  # an export that is killed can be continued; the JVM ends with its standard input
             progress=progress,
         )
     if not as_json:

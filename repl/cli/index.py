@@ -1,4 +1,4 @@
-"""``vlsnlog index``: prints the VLSN index of a node's directory. Never writes."""
+"""``vlsnlog index``: prints the VLSN index of a node's directory. It never writes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vlsn.index.report import BucketRow, IndexReport
 
 ROWS_SHOWN: Final = 40
-"""The rows of the table. The JSON has every bucket."""
+"""The most rows in the printed table. The JSON output has every bucket."""
 COLUMNS: Final = ("first", "last", "segment", "mappings", "VLSNs a mapping", "farthest", "bytes")
 
 

@@ -1,8 +1,9 @@
-"""The input of ``vlsnlog append`` as bodies: lines of values, or the output of ``vlsnlog read --format json``.
+"""Divides the input of ``vlsnlog append`` into bodies (atomic appends). The input is lines of values, or the output of
+``vlsnlog read --format json``.
 
 A line ends only at ``\\n``. Nothing is trimmed, an empty line is an entry, and the last newline is optional. A JSON
-line has a value and a key; its ``vlsn``, ``term`` and ``time`` belong to another log, and are ignored. An input is
-always cut into the same bodies, because a producer's submissions depend on that (``resume.py``).
+line has a value and a key; its ``vlsn``, ``term`` and ``time`` belong to another log, and are ignored. The same input
+is always divided into the same bodies, because a producer's submissions depend on that (``resume.py``).
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from vlsn.limits import ENTRY_BYTES_MAX, KEY_BYTES_MAX, KIB, MIB, SEGMENT_BYTES_
 
 READ_BYTES: Final = MIB
 BODY_BYTES_MAX: Final = SEGMENT_BYTES_MIN // 4 * 3
-"""The largest body, each line's overhead included. It fits any segment that a log may have, unless one line alone is
-larger."""
+"""The most bytes of a body, each line's overhead included. A body of this size fits any segment. A single line that is
+larger is a body by itself."""
 JSON_LINE_BYTES_MAX: Final = 6 * (ENTRY_BYTES_MAX + KEY_BYTES_MAX) + KIB
-"""A byte of a value takes up to six bytes in a JSON string."""
+"""The most bytes of a JSON line. A byte of a value takes up to six bytes in a JSON string."""
 
 Key = bytes | None
 Decode = Callable[[bytes, int], tuple[bytes, Key]]
-"""Decodes one line; the second argument is the number of the line, from 1 on."""
+"""A function that decodes one line; the second argument is the number of the line, from 1 on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +40,9 @@ class Body:
 
 
 def bodies(source: BinaryIO, skip_lines: int = 0, *, key: Key = None, json: bool = False) -> Iterator[Body]:
-    """Yields the lines of ``source`` after the first ``skip_lines``, in bodies. The lines of a slow pipe are sent
-    without waiting for more. Raises ``TooLarge`` for a line that no entry can hold, and ``BadBody`` for a line that is
-    not JSON, in both cases after all earlier lines."""
+    """Yields the lines of ``source`` after the first ``skip_lines``, in bodies. If the source is a slow pipe, its lines
+    are sent without waiting for more. Raises ``TooLarge`` for a line that no entry can hold, and ``BadBody`` for a line
+    that is not JSON, in both cases after all earlier lines."""
     if json:
         from repl.web.ndjson import decode_printed
 
@@ -58,7 +59,7 @@ def _bodies(lines: Iterable[tuple[int, list[bytes]]], decode: Decode) -> Iterato
         for number, line in enumerate(some, first):
             try:
                 value, key = decode(line, number)
-            except BadBody as error:  # the lines before it are sent first
+            except BadBody as error:  # the lines before the invalid line are sent first
                 fault = error
                 break
             if values and size + _cost(value, key) > BODY_BYTES_MAX:
@@ -82,7 +83,7 @@ def _body(values: list[bytes], keys: list[Key]) -> Body:
 
 
 def _lines(source: BinaryIO, skip: int, line_bytes_max: int) -> Iterator[tuple[int, list[bytes]]]:
-    """Yields the whole lines of each chunk, with the number of the first one."""
+    """Yields the complete lines of each chunk that was read, with the number of the first of these lines."""
     number, rest = 0, b""
     while chunk := source.read(READ_BYTES):
         *whole, rest = (rest + chunk).split(b"\n")
@@ -94,7 +95,7 @@ def _lines(source: BinaryIO, skip: int, line_bytes_max: int) -> Iterator[tuple[i
         if fitting < len(kept):
             raise _too_long(first + fitting, line_bytes_max)
         if number < skip:
-            rest = rest[:1]  # for a skipped line only its presence matters
+            rest = rest[:1]  # the contents of a skipped line are not needed, only whether there is one
         elif len(rest) > line_bytes_max:
             raise _too_long(number + 1, line_bytes_max)
     if rest and number >= skip:

@@ -1,8 +1,9 @@
-"""The entry point ``vlsnlog``, and the ways in which every command ends.
+"""The entry point ``vlsnlog``: runs a command, and maps its outcome to an exit status.
 
 Exit status: 0 done and true; 1 a finding (damage, divergence, degraded, outcome unknown, a failed check); 2 usage,
-refused, or cannot run. Errors are one line on stderr: the fault and the remedy. A closed pipe and Ctrl-C end quietly.
-Ctrl-C ends by SIGINT or with 130, which a shell shows in the same way; a ``read --follow`` ends with 0.
+refused, or cannot run. An error is one line on stderr: the fault and the remedy. A closed pipe and Ctrl-C end a command
+without a message. After Ctrl-C the process ends by SIGINT or with status 130, which a shell shows in the same way;
+``read --follow`` ends with 0.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ _MODULES: Final = "repl.cli."
 
 
 class _PipeClosed(Exception):
-    """A ``BrokenPipeError`` that click does not turn into an exit status of its own."""
+    """A ``BrokenPipeError`` under another type, because click ends the process for a ``BrokenPipeError``."""
 
 
 class Commands(click.Group):
@@ -157,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         unwritten = "its output could not be written: " if error.errno in _NO_ROOM and not error.filename else ""
         return _fail("vlsnlog", unwritten + said_of(error), REFUSED)
-    except Exception as fault:  # the boundary of the process
+    except Exception as fault:  # the outermost handler of the process
         logging.getLogger("vlsnlog").debug("a fault", exc_info=fault)
         what = f"{type(fault).__name__}: {fault}"
         return _fail("vlsnlog", f"a fault of vlsnlog itself ({what}); --log-level debug shows where", REFUSED)
@@ -182,7 +183,8 @@ def _fail(command: str, message: str, status: int) -> int:
 
 
 def _open_standard_streams() -> None:
-    """Opens the null device for each standard stream that was closed: the next opened file must not get its number."""
+    """Opens the null device for each standard stream that is closed. If a stream stayed closed, the next opened file
+    would get its number."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             nowhere = os.open(os.devnull, os.O_RDWR)
@@ -192,7 +194,7 @@ def _open_standard_streams() -> None:
             stream = open(number, "r" if name == "stdin" else "w", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)
     out = sys.stdout
-    # with PYTHONUNBUFFERED: a partial write would count as complete
+    # with PYTHONUNBUFFERED stdout has no buffer, and a partial write would count as complete
     if isinstance(getattr(out, "buffer", None), io.FileIO):
         sys.stdout = open(out.fileno(), "w", 1, out.encoding, out.errors, closefd=False)  # noqa: SIM115
 
@@ -203,5 +205,5 @@ def _close_quietly() -> int:
 
 
 def _write_no_more() -> None:
-    """Redirects stdout to the null device, because the interpreter flushes it at exit."""
+    """Redirects stdout to the null device, because the interpreter flushes stdout at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

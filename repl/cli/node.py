@@ -1,6 +1,6 @@
 """``vlsnlog node``: runs one node until SIGTERM or Ctrl-C.
 
-Its options are the settings of ``repl.config.NodeConfig``, one flag each.
+Each setting of ``repl.config.NodeConfig`` is an option of this command.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _run(config_path: Path | None, **flags: Any) -> int:
 
 
 def _take_over_pid_file(directory: Path) -> None:
-    """Writes this process's id to the pid file of a cluster's node that a person has restarted."""
+    """If this node belongs to a local cluster, writes this process's id to the node's pid file."""
     from vlsn.real.disk import PosixDisk
     from vlsn.segments.directory import LOCK_NAME
 

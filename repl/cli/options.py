@@ -1,7 +1,7 @@
-"""Options that commands share, and the sources of their values.
+"""Options that several commands share, and where their values come from.
 
-``Command`` gives every option an environment variable (``--base-port`` is ``VLSNLOG_BASE_PORT``), and every command
-``--config`` and ``--log-level``. The config file's values become defaults.
+``Command`` gives every option an environment variable (``--base-port`` is ``VLSNLOG_BASE_PORT``). ``Command`` also adds
+``--config`` and ``--log-level``. The values in the config file become defaults.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ def _set_log_level(ctx: click.Context, _: click.Parameter, level: str | None) ->
 
 
 def config_path() -> Path | None:
-    """Returns the file named by ``--config`` or its variable."""
+    """Returns the config file that ``--config`` or its environment variable names."""
     path = click.get_current_context().meta.get(_FROM_FILE)
     assert path is None or isinstance(path, Path)
     return path
 
 
 def is_flagged(name: str) -> bool:
-    """Returns whether the parameter is on the command line itself. A variable or a file may be meant for other
+    """Returns whether the parameter was passed on the command line. A variable or a config file may be meant for other
     commands."""
     return click.get_current_context().get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
 
 class FiniteRange(click.FloatRange):
-    """A number in a range. NaN is in no range, although it is neither below nor above one."""
+    """A number within a range. NaN is refused, although it is neither below nor above the range."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number = float(super().convert(value, param, ctx))
@@ -72,7 +72,7 @@ class FiniteRange(click.FloatRange):
 
 
 class NameType(click.ParamType):  # type: ignore[type-arg]
-    """The name of a member or of a CDC consumer. It is part of a path, so no other text is allowed."""
+    """The name of a member or of a CDC consumer. A name is part of a path, so no other text is allowed."""
 
     name = "name"
 
@@ -127,7 +127,7 @@ class Command(TakesConfig):
 
 
 class Commands(TakesConfig, click.Group):
-    """A group of commands. Its help lists them in order, each with the whole first sentence of its help."""
+    """A group of commands, whose help lists the commands in order, each with the first sentence of its own help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -138,7 +138,8 @@ class Commands(TakesConfig, click.Group):
             formatter.write_dl(rows)
 
     def asking(self, *parameters: Callable[[Any], Any], name: str | None = None) -> Callable[[F], click.Command]:
-        """Adds a command that asks nodes: it has ``url`` and ``as_json`` after these parameters."""
+        """Adds a command that sends requests to nodes. After its own parameters the command has ``url`` and
+        ``as_json``."""
 
         def made(function: F) -> click.Command:
             for each in (json_option, key_option, url_option, *reversed(parameters)):
@@ -149,7 +150,7 @@ class Commands(TakesConfig, click.Group):
 
 
 def format_option(text: str) -> Callable[[F], F]:
-    """Adds ``--format``: raw values or JSON; ``text`` is its help."""
+    """Adds the option ``--format``: raw values or JSON. ``text`` is the option's help."""
     return click.option("--format", type=click.Choice(["raw", "json"]), default="raw", show_default=True, help=text)
 
 
@@ -176,7 +177,7 @@ _TLS_FILES: Final = {
 
 
 def tls_options(function: F) -> F:
-    """Adds the files of TLS: the client reads them where it calls https."""
+    """Adds the options for TLS files, which the client reads when it calls an https URL."""
     for flag, text in reversed(_TLS_FILES.items()):
         kind = click.Path(path_type=Path, dir_okay=False)
         function = click.option(flag, type=kind, expose_value=False, callback=_passed_on, help=text)(function)
@@ -195,7 +196,7 @@ def key_option(function: F) -> F:
 
 
 def url_option(function: F) -> F:
-    """Adds ``--url``, a checked list, and the files of TLS."""
+    """Adds ``--url``, a checked list of URLs, and the options for TLS files."""
     return click.option(
         "--url",
         default=DEFAULT_URL,
@@ -208,7 +209,7 @@ def url_option(function: F) -> F:
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 directory_argument = click.argument("directory", type=_DIRECTORY, metavar="DIR")
 maybe_directory_argument = click.argument("directory", type=_DIRECTORY, metavar="[DIR]", required=False)
-"""A command with this argument asks nodes if the argument is left out."""
+"""An optional DIR argument. Without DIR the command sends requests to nodes."""
 acks_option = click.option(
     "--acks",
     type=click.Choice(ACK_POLICIES, case_sensitive=False),
@@ -222,12 +223,12 @@ durability_option = click.option(
     callback=_durability,
     help="sync, write_no_sync or no_sync, or the master's and the replicas': less than the group's setting.",
 )
-"""The value is checked, or None if the option is missing."""
+"""The option ``--durability``; the parameter is a checked durability, or None if the option is missing."""
 
 
 def require_log(directory: Path) -> tuple[PosixDisk, LmdbStores]:
-    """Returns the disk and the stores for reading a node's directory. Raises ``BadArgument`` if it has no log,
-    ``WrongVersion`` if a later version has written it."""
+    """Returns the disk and the stores for reading a node's directory. Raises ``BadArgument`` if the directory has no
+    log, ``WrongVersion`` if a later version has written the log."""
     from vlsn.real.disk import PosixDisk
     from vlsn.real.lmdb_store import LmdbStores
     from vlsn.recover.versions import check_versions

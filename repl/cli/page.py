@@ -1,4 +1,4 @@
-"""``vlsnlog page print``: prints the pages of destinations in a node's directory, record by record. Never writes."""
+"""``vlsnlog page print``: prints the pages of destinations in a node's directory, record by record. It never writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Places in a log as a person names them: a VLSN, ``start``, ``end``, or a time."""
+"""Parses places in a log as a user types them: a VLSN, ``start``, ``end``, or a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _DIGITS_MAX: Final = len(str(NUMBER_MAX))
 
 
 def place_of(text: str, option: str) -> int | str:
-    """Returns a VLSN, or ``start`` or ``end`` unchanged. Raises ``BadArgument`` with the name of the option."""
+    """Returns a VLSN as a number, or ``start`` or ``end`` unchanged. Raises ``BadArgument`` with the name of the
+    option."""
     vlsn = _vlsn(text)
     if vlsn is None and text not in (START, END):
         raise BadArgument(f"{option} {text[:40]!r}: a VLSN from 1 on, start or end")
@@ -38,14 +39,14 @@ def place_option(flag: str, name: str = "to", *, help: str, required: bool = Tru
 
 
 def _vlsn(text: str) -> int | None:
-    """Returns the VLSN in ``text``, or None. Text that is too long for a number is not converted."""
+    """Returns the VLSN in ``text``, or None if there is none. A text that is too long for a VLSN is not converted."""
     vlsn = int(text) if _DIGITS.match(text) and len(text) <= _DIGITS_MAX else 0
     return vlsn if 1 <= vlsn <= NUMBER_MAX else None
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One place in a log. ``time_us`` is in µs since the epoch."""
+    """One place in a log: a VLSN or a time. ``time_us`` is in µs since the epoch."""
 
     text: str
     vlsn: int = 0
@@ -57,7 +58,7 @@ class Place:
 
 
 class VlsnType(click.ParamType):  # type: ignore[type-arg]
-    """A VLSN, in ASCII digits only."""
+    """Parses a VLSN in ASCII digits."""
 
     name = "vlsn"
 
@@ -72,7 +73,7 @@ VLSN: Final = VlsnType()
 
 
 class PlaceType(click.ParamType):  # type: ignore[type-arg]
-    """A place. ``words`` allows ``start`` and ``end``."""
+    """Parses a place in a log. ``words`` allows ``start`` and ``end``."""
 
     name = "place"
 

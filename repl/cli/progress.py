@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from click._termui_impl import ProgressBar
 
 Show = Callable[[str, int, int], None]
-"""Takes the name of a stage, the amount done, and the total amount."""
+"""A function that shows progress; the arguments are the name of a stage, the amount done, and the total amount."""
 _LABEL = 16
 
 

@@ -1,4 +1,4 @@
-"""``vlsnlog read``: prints entries, as bytes or JSON, of a group or of a stopped node's directory."""
+"""``vlsnlog read``: prints entries of a group or of a stopped node's directory, as bytes or JSON."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def _is_within(entry: Entry, upto: Place) -> bool:
 
 
 class Printer:
-    """Writes many entries at once to stdout, up to ``limit`` of them."""
+    """Prints entries to stdout, many in one write, up to ``limit`` entries in total."""
 
     def __init__(self, limit: int | None, *, as_json: bool, kinds: bool, txns: bool, flush: bool) -> None:
         self._left = limit

@@ -1,4 +1,4 @@
-"""``vlsnlog repair``: replaces differing parts of a stopped node's copy with those of a majority's copies."""
+"""``vlsnlog repair``: replaces differing blocks of a stopped node's copy with those of a majority of the copies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PLACES_SHOWN = 20
 @click.option("--dry-run", is_flag=True, help="Print what would be replaced, and change nothing.")
 @json_option
 def repair(directory: Path, report: str, right: str, dry_run: bool, as_json: bool) -> int:
-    """Replace what differs in the stopped node's copy in DIR with what a majority of the audited copies has.
+    """Replace the differing blocks of the stopped node's copy in DIR with those of a majority of the audited copies.
 
     The old bytes are kept aside in DIR. Afterwards the whole directory is verified.
     """

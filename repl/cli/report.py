@@ -1,4 +1,4 @@
-"""Tables and figures for a terminal; plain lines elsewhere."""
+"""Prints tables and figures: formatted on a terminal, as plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ T = TypeVar("T")
 def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, spare: Sequence[str] = ()
 ) -> None:
-    """Prints a table. Numbers are aligned to the right; the head is bold on a terminal. If the terminal is too narrow,
-    ``spare`` columns are left out in their order. A line that is still too long wraps, and loses nothing."""
+    """Prints a table. Numbers are aligned to the right; on a terminal the head is bold. If the terminal is too narrow,
+    ``spare`` columns are left out one after another. A line that is still too long wraps."""
     table = [[name, *map(_cell, values)] for name, *values in zip(columns, *rows, strict=True)]
     if sys.stdout.isatty():
         room = shutil.get_terminal_size().columns
@@ -68,7 +68,7 @@ def print_list(name: str, found: Sequence[T], as_json: bool, text: Callable[[Seq
 
 
 def size(count: float) -> str:
-    """Formats a size: ``1.5 MiB``."""
+    """Formats a number of bytes as ``1.5 MiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024 or unit == "GiB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -77,7 +77,7 @@ def size(count: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """Formats an age by its largest unit: ``12 s``, ``3.4 h``."""
+    """Formats an age in its largest unit, as ``12 s`` or ``3.4 h``."""
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= length:
             return f"{seconds / length:.1f} {unit}"
@@ -85,12 +85,12 @@ def age(seconds: float) -> str:
 
 
 def count(number: int) -> str:
-    """Formats a number: ``12,345``."""
+    """Formats a number as ``12,345``."""
     return f"{number:,}"
 
 
 def several(number: int, one: str, many: str = "") -> str:
-    """Formats a number of things: ``1 bucket``, ``12,345 buckets``."""
+    """Formats a number of things as ``1 bucket`` or ``12,345 buckets``."""
     return f"{count(number)} {one if number == 1 else many or one + 's'}"
 
 

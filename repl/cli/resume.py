@@ -1,8 +1,9 @@
-"""Continues a file under a producer's name: the log shows which lines it has already.
+"""Continues the append of a file under a producer's name: the log shows which lines it has already.
 
-A file is always cut into the same bodies, and body N is submission N of the producer for ``--producer NAME``. When the
-command is run again, it asks the log which submission is expected next, compares the last logged submission with the
-file, and continues after it. A body without an answer is sent again under its old name, and the log accepts it once.
+A file is always divided into the same bodies (atomic appends), and body N is submission N of the producer for
+``--producer NAME``. When the command is run again, it asks the log which submission is expected next. The command
+compares the last logged submission with the file, and continues after it. A body without an answer is sent again under
+its old name, and the log accepts it once.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class Named:
-    """The remaining bodies of a file, as one producer's submissions. ``sequence`` is the next submission's."""
+    """The bodies of a file that are still to be appended, as submissions of one producer. ``sequence`` is the number of
+    the next submission."""
 
     log: Client
     name: str
@@ -32,9 +34,9 @@ class Named:
     sequence: int
     born: int
     lines: int
-    """The number of the file's lines that are in the log already."""
+    """The number of lines of the file that are in the log already."""
     last: int
-    """The VLSN of the last of these lines; 0 for none."""
+    """The VLSN of the last line that is in the log already; 0 for none."""
 
     async def append_batch(self, values: list[bytes], *, keys: list[Key] | None) -> Appended:
         sequence, self.sequence = self.sequence, self.sequence + 1
@@ -42,8 +44,8 @@ class Named:
 
 
 async def resume(log: Client, name: str, bodies: Iterator[Body]) -> Named:
-    """Removes the bodies from ``bodies`` that are in the log already. Raises ``OutOfSequence`` if the log has other
-    contents."""
+    """Removes from ``bodies`` those that are in the log already. Raises ``OutOfSequence`` if the log has other contents
+    for this producer."""
     digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
     producer = int.from_bytes(digest[:8], "little") or 1
     at = await log.producer_at(producer)
@@ -58,7 +60,8 @@ async def resume(log: Client, name: str, bodies: Iterator[Body]) -> Named:
 
 
 def _skip(bodies: Iterator[Body], count: int) -> tuple[Body | None, int]:
-    """Returns the last of the first ``count`` bodies, None if there are fewer, and the number of their lines."""
+    """Returns the last of the first ``count`` bodies (None if there are fewer), and the number of lines in these
+    bodies."""
     body: Body | None = None
     lines = 0
     for _ in range(count):
@@ -70,7 +73,8 @@ def _skip(bodies: Iterator[Body], count: int) -> tuple[Body | None, int]:
 
 
 async def _is_there(log: Client, first: int, last: int, body: Body | None) -> bool:
-    """Returns whether the log has ``body`` at these VLSNs. If they were cleaned away, only their number is compared."""
+    """Returns whether the log has ``body`` at these VLSNs. If the entries were cleaned away, only their number is
+    compared."""
     if body is None or len(body) != last - first + 1:
         return False
     try:

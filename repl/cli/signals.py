@@ -1,9 +1,10 @@
 """Signals that end a command.
 
-By default Ctrl-C ends the process at once (``start.py``), without output. ``run`` and ``unwound_by_signals`` change
-that while a command has something to clean up: then ``KeyboardInterrupt`` is raised.
+By default Ctrl-C ends the process at once (``start.py``), without output. If a command has something to clean up,
+``run`` or ``unwound_by_signals`` makes Ctrl-C raise ``KeyboardInterrupt`` instead.
 
-A program that calls ``main`` may have set a handler for SIGINT. Its handler stays, as with ``asyncio.run``.
+A program that calls ``main`` may have set its own handler for SIGINT. The program's handler stays, as with
+``asyncio.run``.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ T = TypeVar("T")
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Runs ``work`` as ``asyncio.run`` does. The first Ctrl-C cancels ``work``, and ``KeyboardInterrupt`` is raised
-    when that has ended. The second one ends the process at once."""
+    """Runs ``work`` as ``asyncio.run`` does. The first Ctrl-C cancels ``work``, and raises ``KeyboardInterrupt`` when
+    ``work`` has ended. A second Ctrl-C ends the process at once."""
     try:
         return asyncio.run(_interruptible(work))
     except asyncio.CancelledError:
@@ -27,13 +28,13 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _interruptible(work: Coroutine[Any, Any, T]) -> T:
-    """Runs ``work`` so that a signal wakes the loop through the loop's own file descriptor. ``asyncio.run`` alone would
-    miss a Ctrl-C that comes just before it waits, until something else happens."""
+    """Runs ``work`` so that a signal wakes the event loop through the loop's own file descriptor. Plain ``asyncio.run``
+    could miss a Ctrl-C that comes just before it waits."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     if task is None or signal.getsignal(signal.SIGINT) is not signal.SIG_DFL:
         return await work
     loop.add_signal_handler(signal.SIGINT, task.cancel)
-    # at once, even while the loop is blocked, for example by a full pipe
+    # this handler takes effect at once, even while the loop is blocked, for example by a full pipe
     signal.signal(signal.SIGINT, _end_at_the_next)
     try:
         return await work
@@ -47,24 +48,24 @@ def _end_at_the_next(number: int, _: FrameType | None) -> None:
 
 
 def unwound_by_signals() -> None:
-    """From now on Ctrl-C, SIGTERM and SIGHUP raise ``KeyboardInterrupt``, so that the command removes its child
+    """Makes Ctrl-C, SIGTERM and SIGHUP raise ``KeyboardInterrupt`` from now on, so that the command removes its child
     processes and temporary files. The exit status is that of Ctrl-C. Call this from the main thread.
 
-    If Ctrl-C is ignored, as in the background of a script, it stays ignored, and only the other two signals have this
-    effect.
+    If Ctrl-C is ignored, as in the background of a script, it stays ignored; the other two signals still raise.
     """
     ctrl_c = signal.getsignal(signal.SIGINT)
     if ctrl_c is signal.SIG_IGN:
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     if ctrl_c in (signal.SIG_IGN, signal.SIG_DFL):
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a loop replaces this handler by its own
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # an event loop replaces this handler by its own
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # otherwise it is ignored, for example under nohup
+        # any other handler means that the signal is ignored, for example under nohup
+        if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _end)
 
 
 def _end(_: int, frame: FrameType | None) -> None:
-    """Calls the handler of Ctrl-C. A raised SIGINT would not arrive if it is blocked."""
+    """Calls the handler of Ctrl-C directly. If SIGINT is blocked, raising it would have no effect."""
     handler = signal.getsignal(signal.SIGINT)
     assert callable(handler)
     handler(signal.SIGINT, frame)

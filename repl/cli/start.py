@@ -1,7 +1,7 @@
 """The first step of the command ``vlsnlog``: Ctrl-C ends the process at once, without output.
 
-That changes only while a command has something to clean up (``signals.py``). A ``KeyboardInterrupt`` would otherwise
-print an unexpected traceback, and would be lost inside a finaliser.
+Only a command with something to clean up changes that (``signals.py``). Python's default, a ``KeyboardInterrupt``,
+would print a traceback, and would be lost inside a finaliser.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import sys
 
 def main() -> int:
     """Runs the command and returns its exit status."""
-    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:  # otherwise it is ignored, and stays so
+    # any other handler means that Ctrl-C is ignored, and it stays so
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     from repl.cli.main import main as run
     from repl.cli.signals import end_at_once

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 WATCH_S = 2.0
 UNREACHABLE = "UNREACHABLE"
 _CLEARED = "\x1b[H\x1b[2J"
-"""Moves the cursor to the first position of an empty screen."""
+"""A terminal's escape sequence that clears the screen and moves the cursor to its first position."""
 
 
 @click.command(cls=Command)
@@ -56,7 +56,7 @@ def _show(nodes: Sequence[dict[str, Any]], as_json: bool) -> list[str]:
 
 
 async def _watch(urls: Sequence[str], as_json: bool) -> None:
-    """Prints every round until it is cancelled: over the last round on a terminal, otherwise one after another."""
+    """Prints the status of each round until it is cancelled. On a terminal each round overwrites the last one."""
     from repl.client.endpoints import Endpoints
 
     async with network() as opened:
@@ -74,8 +74,8 @@ async def _watch(urls: Sequence[str], as_json: bool) -> None:
 
 
 async def ask(urls: Sequence[str]) -> list[dict[str, Any]]:
-    """Asks every given node, and every member that they name, for its status. Returns them by name. A silent node has
-    the state UNREACHABLE."""
+    """Asks every given node, and every member that they name, for its status. Returns the statuses by name. A silent
+    node has the state UNREACHABLE."""
     from repl.client.endpoints import Endpoints
 
     async with network() as opened:
@@ -102,7 +102,7 @@ async def _ask(endpoints: Endpoints, urls: Sequence[str]) -> list[dict[str, Any]
 
 
 def summarise(nodes: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Returns group, master and term as the node with the highest term reports them."""
+    """Returns the group, the master and the term, as reported by the node with the highest term."""
     best: dict[str, Any] = max(
         nodes, key=lambda node: (node.get("term") or 0, node["state"] == "MASTER"), default={"state": ""}
     )
@@ -115,7 +115,7 @@ def summarise(nodes: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def alarms(nodes: Sequence[dict[str, Any]]) -> list[str]:
-    """Returns the alarms that need a person. For a silent node, returns those that other nodes report."""
+    """Returns the alarms of nodes. The alarms of a silent node are those that other nodes report about it."""
     answered = {node["node"] for node in nodes if node["state"] != UNREACHABLE}
     found = {
         (each["node"], each["kind"], each["name"]): f"{each['node']}: {each['what']}: {each['why']}"
@@ -127,12 +127,13 @@ def alarms(nodes: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def none_answers(nodes: Sequence[dict[str, Any]]) -> bool:
-    """Returns whether nothing is known about the group, which may still have a master."""
+    """Returns whether no node has answered. Even if no node answers, the group may still have a master."""
     return all(node["state"] == UNREACHABLE for node in nodes)
 
 
 def degraded(nodes: Sequence[dict[str, Any]]) -> list[str]:
-    """Returns why the group is degraded, one reason for each member; empty if it is not."""
+    """Returns why the group is degraded, one reason for each member. The result is empty if the group is not
+    degraded."""
     if none_answers(nodes):
         return [f"no node answers: {'; '.join(node['reason'] or node['url'] for node in nodes)}"]
     reasons = []
@@ -173,7 +174,7 @@ def _size(bytes_: int | None) -> str | None:
 
 
 def _behind(feed: dict[str, Any] | None) -> str:
-    """Formats how far a replica is behind, and the time until it has caught up: "12.3 s, 4 s left"."""
+    """Formats how far a replica is behind, and the time until it has caught up, as "12.3 s, 4 s left"."""
     if feed is None:
         return ""
     if not feed.get("lag_vlsns"):
@@ -184,8 +185,8 @@ def _behind(feed: dict[str, Any] | None) -> str:
 
 
 def _mastership(summary: dict[str, Any]) -> str:
-    """Describes since when the master leads, and what ended the leadership before, as far as the nodes know. An
-    example: "n2 leads term 7 since 2026-01-02 03:04:05; n1 stepped down: …"."""
+    """Describes since when the master leads, and how the leadership before ended, as far as the nodes know. An example:
+    "n2 leads term 7 since 2026-01-02 03:04:05; n1 stepped down: …"."""
     history = [
         (event["time"], node["node"], event)
         for node in summary["nodes"]

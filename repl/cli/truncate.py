@@ -1,4 +1,5 @@
-"""``vlsnlog truncate``: cuts a stopped node's log after a VLSN, or lifts its vote floor, on a person's order."""
+"""``vlsnlog truncate``: cuts a stopped node's log after a VLSN, on a person's order. It also lifts a vote floor, the
+former end of a log that became shorter."""
 
 from __future__ import annotations
 

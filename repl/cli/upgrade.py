@@ -1,7 +1,8 @@
-"""``vlsnlog group upgrade --dry-run``: the next level, and whether the group can be raised to it; nothing is changed.
+"""``vlsnlog group upgrade --dry-run``: shows the next level, and whether the group can be raised to it. Nothing is
+changed.
 
-The master applies the rule, and each member reports its own version and levels.  Of a member that is silent, or runs a
-vlsnlog that reports no levels, the master knows them by its last hello.
+The master applies the rule, and each member reports its own version and levels. If a member is silent, or its vlsnlog
+reports no levels, the master uses the levels in the member's last hello.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ LASTING = (
 
 
 def plan(document: dict[str, Any], nodes: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Joins the group's ``document`` and the members' statuses to the report of a dry run."""
+    """Makes the report of a dry run from the group's ``document`` and the members' statuses."""
     from vlsn.levels import BRINGS, LEVELS
 
     statuses = {node["node"]: node for node in nodes}
@@ -80,7 +81,7 @@ def _range(levels: list[int] | None) -> str | None:
 
 
 def may_be_raised(nodes: Sequence[dict[str, Any]]) -> str:
-    """Returns one line if every node reports that it speaks a higher level than the group's; else nothing."""
+    """Returns one line of text if every node speaks a higher level than the group's level; otherwise None."""
     spoken = [node.get("levels") for node in nodes]
     group = max((node.get("level") or 0 for node in nodes), default=0)
     if not group or not all(spoken):

@@ -1,4 +1,4 @@
-"""``vlsnlog verify``: checks every byte of a node's directory. Never writes."""
+"""``vlsnlog verify``: checks every byte of a node's directory. It never writes."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _print(directory: Path, report: VerifyReport) -> None:
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[int, int], None] | None]:
-    """Shows a bar of the verified bytes on stderr, if stderr is a terminal."""
+    """Shows a bar with the progress of verification on stderr, if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

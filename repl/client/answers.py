@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def right(answer: Response) -> Response:
-    """Returns ``answer`` if the status is a success. Otherwise raises the error that the answer names."""
+    """Returns ``answer`` if its status is a success. If it is not, raises the error that the answer names."""
     if answer.status == 307:
         raise NotMaster("another node leads by now")
     if answer.status not in (200, 201, 204):
@@ -29,7 +29,7 @@ def encoded(asked: object) -> bytes:
     try:
         body = msgspec.json.encode(asked, enc_hook=_no_json)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise BadArgument(f"it cannot be asked for: {error}") from None
+        raise BadArgument(f"the request cannot be sent as JSON: {error}") from None
     return body
 
 
@@ -38,7 +38,7 @@ def _no_json(given: object) -> Never:
 
 
 def decoded(answer: Response, kind: type[T], what: str) -> T:
-    """Decodes an answer as ``kind``. Raises ``BadBody``, which says that the answer is no ``what``."""
+    """Decodes an answer as ``kind``. Raises ``BadBody`` with a text that the answer is no ``what``."""
     try:
         return msgspec.json.decode(answer.body, type=kind)
     except JSON_FAULTS:

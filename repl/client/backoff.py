@@ -1,4 +1,4 @@
-"""The pauses between a client's tries."""
+"""The pauses between a client's tries of one call."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_ran
 from tenacity.wait import wait_base
 
 EAGER_S: Final = 1.0
-"""For the first ``EAGER_S`` seconds of a fault the pauses stay short, because most changes of master are over by
-then."""
+"""The pauses stay short for this many seconds, because most changes of master take no longer."""
 EAGER_PAUSE_S: Final = 0.1
 PAUSE_MAX_S: Final = 1.0
 
 
 class Backoff(wait_base):
-    """A random pause between two tries. In the first second of a fault the pause is between 0 and 0.1 s. After that
-    second its upper bound doubles with each try, up to 1 s.
+    """A random pause between two tries. During the first second of a fault the pause is between 0 and 0.1 s. Later the
+    upper bound doubles with each try, up to 1 s.
 
-    Make one ``Backoff`` for each fault. The second is measured by the event loop's clock, because tenacity's own clock
+    Use a new ``Backoff`` for each fault. Time is measured by the event loop's clock, because tenacity's own clock
+    ignores the virtual time of tests.
     ignores the virtual time of tests.
     """
 
@@ -44,8 +44,8 @@ def retrying(
     sleep: Any = asyncio.sleep,
     before_sleep: Any = None,
 ) -> AsyncRetrying:
-    """Makes a loop that calls again after each error for which ``may_pass`` is true. The loop raises the error of a
-    call that fails at or after the loop's time ``until``, or for which ``stop`` returns true."""
+    """Makes a loop that calls again after each error for which ``may_pass`` is true. The loop stops with the call's
+    error if ``stop`` returns true, or if the call fails at or after ``until`` (the event loop's time)."""
     loop = asyncio.get_running_loop()
     return AsyncRetrying(
         wait=Backoff(),

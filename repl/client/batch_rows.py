@@ -3,8 +3,8 @@
     chunk 0    key_offsets 0 1 2 | keys k l | value_offsets 0 1 3 | values a bc         rows 0 and 1
     chunk 1    no key            |          | value_offsets 0 2   | values de           row 2
 
-Rows are cut into parts; each part is one transaction. Parts are cut into pieces; each piece is the body of one call. No
-Python code runs for each row. A missing key counts as an empty key.
+The rows of a batch are divided into parts; each part is one transaction. Each part is divided into pieces; each
+piece is the body of one call. No Python code runs for each row. A missing key is stored as an empty key.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from vlsn.limits import BATCH_ENTRIES_MAX, KIB, MIB, TRANSACTION_BYTES_MAX
 from vlsn.seams import Buffer
 
 PART_ENTRIES_MAX: Final = BATCH_ENTRIES_MAX - 1
-"""The most rows of a part: one less than a batch's limit, which leaves one entry for the COMMIT."""
+"""The most rows of a part. A batch may have one entry more, which is left for the transaction's COMMIT."""
 PART_BYTES_MAX: Final = TRANSACTION_BYTES_MAX - 8 * KIB
-"""The most bytes of a part's rows, each with its overhead in a block. The rest of the transaction's limit is for the
-COMMIT."""
+"""The most bytes of a part's rows, each with its overhead in a block. The rest of a transaction's limit is left for
+its COMMIT."""
 PIECE_BYTES: Final = 2 * MIB
-"""The most bytes of rows in one call. A row that is larger gets a call of its own."""
+"""The most bytes of rows in one call. A single row that is larger is sent in a call of its own."""
 ROW_OVERHEAD_BYTES: Final = ENTRY_OVERHEAD_BYTES + TRANSACTION_OVERHEAD_BYTES
 _DIGEST_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows whose values are adjacent in one buffer. There is one more offset than rows, and the first offset may be any
-    number. ``key_offsets`` is None if no row has a key."""
+    """Rows whose values are adjacent in one buffer. ``value_offsets`` has one number more than there are rows, and
+    may begin with any number. ``key_offsets`` is None if no row has a key."""
 
     value_offsets: I64
     values: Buffer
@@ -82,7 +82,7 @@ def _offsets(lengths: Sequence[int] | I64) -> I64:
 
 
 class BatchRows:
-    """All rows of a batch, or a run of these rows."""
+    """All rows of a batch, or consecutive rows of it."""
 
     def __init__(self, chunks: Sequence[Chunk]) -> None:
         self.chunks = [chunk for chunk in chunks if chunk.count]
@@ -100,13 +100,13 @@ class BatchRows:
 
     @cached_property
     def _sizes(self) -> I64:
-        """For each n, the bytes of the first n rows, each row with its overhead in a block."""
+        """Sums of row sizes: element n has the bytes of the first n rows, each row with its overhead in a block."""
         sizes = [chunk.value_lengths() + chunk.key_lengths() + ROW_OVERHEAD_BYTES for chunk in self.chunks]
         return _offsets(np.concatenate(sizes) if sizes else [])
 
     def cuts(self, bytes_max: int, entries_max: int = PART_ENTRIES_MAX) -> list[int]:
-        """Returns the row numbers at which to cut the rows into parts, 0 and ``count`` included. A part exceeds
-        ``bytes_max`` only if it is a single row; no part exceeds ``entries_max``."""
+        """Returns the row numbers at which the rows are divided into parts, with 0 and ``count`` included. A part
+        exceeds ``bytes_max`` only if it is a single row; no part exceeds ``entries_max``."""
         cuts = [0]
         while cuts[-1] < self.count:
             at = cuts[-1]
@@ -133,7 +133,7 @@ class BatchRows:
         return encode_columns(columns)
 
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yields a copy of each row's key and value. This is slow; only rare cases need it."""
+        """Yields a copy of each row's key and value. Copying single rows is slow, and meant for rare cases."""
         for chunk in self.chunks:
             values, keys = bytes(chunk.value_bytes()), bytes(chunk.key_bytes())
             value_ends, key_ends = _offsets(chunk.value_lengths()).tolist(), _offsets(chunk.key_lengths()).tolist()
@@ -142,7 +142,7 @@ class BatchRows:
 
 
 class RowsDigest:
-    """A digest of rows in their order. The digest does not depend on how the rows are cut into chunks and parts."""
+    """A digest of rows in their order. The digest does not depend on how the rows are divided into chunks and parts."""
 
     def __init__(self) -> None:
         self._columns = [blake2b(digest_size=32) for _ in range(4)]
@@ -172,9 +172,9 @@ def row_digest(key: bytes, value: bytes) -> bytes:
 
 
 def without(rows: BatchRows, logged: Sequence[bytes]) -> BatchRows | None:
-    """Returns the rows that are not in the log yet. ``logged`` has the digest of each row that is in the log, once for
-    each time that the row was logged. Returns None if a digest in ``logged`` belongs to none of ``rows``. Among equal
-    rows the first rows are removed. Memory: 16 bytes a row, and a copy of the rows that remain."""
+    """Returns the rows that are not in the log yet. ``logged`` has a digest for each logged row, once for each time
+    that the row was logged. Returns None if a digest in ``logged`` belongs to none of ``rows``. Of several equal
+    rows the first are removed. Needs 16 bytes of memory for each row, and a copy of the remaining rows."""
     there = np.array([row_digest(key, value) for key, value in rows.pairs()], f"S{_DIGEST_BYTES}")
     gone = np.sort(np.array(logged, f"S{_DIGEST_BYTES}"))
     order = np.argsort(there, kind="stable")

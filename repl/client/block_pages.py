@@ -1,11 +1,11 @@
-"""Pages of whole blocks, for a reader that works by columns: the blocks are checked, but not cut into entries.
+"""Pages of whole blocks, for a reader that works by columns: the blocks are checked, but not split into entries.
 
     body     |hdr|offsets| a | bc |  | hdr |offsets| d |      at   0 88 …
     page.rows.vlsns(), .kinds(), .value_cuts() …              an array each, a row an entry
 
-The check covers everything that decoding checks, for all blocks of a page at once: both checksums, the header fields,
-that each block follows on the block before, and that the offsets rise. So no offset points outside the page, whatever a
-node sends.
+A page is a node's answer to one read request. All blocks of a page are checked at once, as strictly as decoding
+would: both checksums, the header fields, consecutive VLSNs, and ascending offsets. So no offset points outside the
+page, whatever a node sends.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _BODY_BYTES: Final = Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class BlocksPage(Page):
-    """A page of whole blocks; ``entries`` stays empty. ``rows`` is None if the page has no block. ``rows`` may begin
-    before the VLSN that was asked for or end past the last VLSN that was asked for, because blocks are not cut."""
+    """A page of whole blocks; ``entries`` stays empty. ``rows`` is None if the page has no block. Because blocks are
+    not cut, ``rows`` may begin before the requested VLSN, or end after the last requested VLSN."""
 
     rows: Rows | None = None
 
 
 class BlockReader(Reader):
-    """A ``Reader`` that returns pages of whole blocks instead of entries."""
+    """A ``Reader`` that yields pages of whole blocks instead of entries."""
 
     def _page_with(
         self, body: memoryview, place: VlsnPlace, next_vlsn: int, durable: int, kinds: frozenset[int] | None
@@ -81,6 +81,6 @@ def checked_rows(body: memoryview) -> Rows | None:
     if not good.all():
         bad = int(good.argmin())
         end = starts[bad] + BLOCK_BYTES + int(headers["body_bytes"][bad])
-        block.decode(body[starts[bad] : end])  # raises the error of this block, if the block by itself is wrong
+        block.decode(body[starts[bad] : end])  # if the block alone is invalid, decoding raises its own error
         raise BadBody(f"the block of VLSN {firsts[bad]} does not follow on the one before it")
     return rows

@@ -6,9 +6,9 @@ docstring.
 
     sinks.get("orders")     runs ``Sinks.get("orders")`` on the client's loop, and waits in the calling thread
 
-Each function here takes a function of the asynchronous client and returns a function for threads. The object that has
-the function for threads also has ``_inner``, the asynchronous object, and ``_run``, which runs a coroutine on the event
-loop and waits for the result.
+Each function in this module takes a function of the asynchronous client and returns a blocking function for threads.
+The object with the blocking functions has two attributes. ``_inner`` is the asynchronous object. ``_run`` runs a
+coroutine on the event loop and waits for the result.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def on_loop(call: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[Any, P
 
 def encoding_one(call: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
     """Makes a blocking function as ``waited`` does, for a ``call`` that takes a value and a key. The calling thread
-    encodes both."""
+    encodes the value and the key."""
     untyped: Callable[..., Any] = call
 
     @wraps(call)
@@ -92,8 +92,8 @@ def encoding_one(call: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> C
 
 
 def encoding_many(call: Callable[Concatenate[S, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]:
-    """Makes a blocking function as ``encoding_one`` does, for a ``call`` that takes many values and keys. The calling
-    thread iterates over them, because their iterators may be slow or may append entries themselves."""
+    """Makes a blocking function as ``waited`` does, for a ``call`` that takes many values and keys. The calling
+    thread iterates over them and encodes them, because an iterator may be slow or may append entries itself."""
     untyped: Callable[..., Any] = call
 
     @wraps(call)
@@ -111,8 +111,8 @@ def _codec_of(blocking: Any, codec: CodecName | None) -> Codec:
 def paged(
     call: Callable[Concatenate[S, P], AsyncGenerator[PageT, None]], *, ahead: bool = False
 ) -> Callable[Concatenate[Any, P], Generator[PageT, None]]:
-    """Makes a blocking generator of the pages of ``call``. With ``ahead`` the next page is requested while the caller
-    works on the current page."""
+    """Makes a blocking generator of the pages of ``call``. With ``ahead`` the next page is requested while the
+    caller uses the current page."""
 
     @wraps(call)
     def called(self: Any, /, *args: P.args, **named: P.kwargs) -> Generator[PageT, None]:
@@ -126,8 +126,8 @@ def entries_of(
     pages: Callable[Concatenate[Any, P], Generator[Page, None]],
     call: Callable[Concatenate[S, P], AsyncGenerator[Entry, None]],
 ) -> Callable[Concatenate[Any, P], Generator[Entry, None]]:
-    """Makes a blocking generator of the entries that ``call`` yields. It iterates over ``pages``, so a thread waits
-    once for each page, not for each entry."""
+    """Makes a blocking generator of the entries that ``call`` yields. The generator iterates over ``pages``, so a
+    thread waits once for each page, not for each entry."""
 
     @wraps(call)
     def called(self: Any, /, *args: P.args, **named: P.kwargs) -> Generator[Entry, None]:
@@ -137,7 +137,7 @@ def entries_of(
 
 
 def _generating(called: Callable[P, T]) -> Callable[P, T]:
-    """Corrects the return annotation of ``called``: a generator of the items that the wrapped function yields."""
+    """Corrects the return type of ``called``: a generator of the items that the wrapped function yields."""
     yields = called.__annotations__["return"].removeprefix("AsyncGenerator[").removesuffix(", None]")
     signature = inspect.signature(called)
     called.__signature__ = signature.replace(return_annotation=f"Generator[{yields}, None]")  # type: ignore[attr-defined]

@@ -1,6 +1,7 @@
 """The client of a group: appends, reads, tails, consumers, destinations. ``connect`` makes a client.
 
-Any number of coroutines of one event loop may share a client. The more of them append at once, the larger the batches.
+Any number of coroutines of one event loop may share a client. When many coroutines append at once, their appends share
+batches.
 """
 
 from __future__ import annotations
@@ -43,16 +44,17 @@ from vlsn.state.consumers import is_of_another_group, key_of
 
 FORKED = "the client was opened before this process was forked; connect again behind the fork"
 LAST_ANSWERS_S = 5.0
-"""The most seconds that a close waits for answers after a refusal. A node that is alive has these answers ready."""
+"""The most seconds that a close waits for the answers that are still due after a refusal. A node that is alive sends
+them at once."""
 
 
 class Client(Reads[V], Generic[V]):
     """A connection to a group, whose values are of type ``V``. Use the client as an async context manager; the end of
-    the block waits for the appends under way.
+    the block waits for the appends that are not answered yet.
 
-    Import the errors from ``repl``. ``retry_safe`` of an error says that sending the same append again cannot log the
-    append twice. ``transient`` says that trying again may succeed; the client has already tried again until the
-    append's deadline before it raises such an error.
+    Import the errors from ``repl``. An error has two attributes that advise on retries. ``retry_safe``: sending the
+    same append again cannot log the append twice. ``transient``: trying again may succeed; before the client raises
+    such an error, it has tried again until the append's deadline.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class Client(Reads[V], Generic[V]):
         self._tls = tls
         self._put: Callable[[Any, Any], Awaitable[int]] = self._refuse
         self._consuming: set[asyncio.Task[None]] = set()
-        """The tasks that read for this client's consumers."""
+        """The background tasks that read for this client's consumers."""
 
     async def __aenter__(self) -> Self:
         self._network = real_network(self._tls) if self._given_network is None else self._given_network
@@ -107,8 +109,8 @@ class Client(Reads[V], Generic[V]):
         await self.close(flush=kind is None or issubclass(kind, Exception))
 
     async def close(self, *, flush: bool = True) -> None:
-        """Closes the client. With ``flush`` appends under way are first waited for, until their deadlines. Without
-        ``flush`` they fail at once: an append that was sent already raises ``OutcomeUnknown``."""
+        """Closes the client. With ``flush`` the call first waits for unanswered appends, until their deadlines. Without
+        ``flush`` unanswered appends fail at once: an append that was sent already raises ``OutcomeUnknown``."""
         if self._gone:
             return
         producer = self._producer
@@ -122,7 +124,7 @@ class Client(Reads[V], Generic[V]):
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LAST_ANSWERS_S):
                         await producer.last_answers()
-            finally:  # even after a cancel: each step below takes only one or a few turns of the event loop
+            finally:  # these steps also run after a cancel, because they take only a few turns of the event loop
                 producer.close()
                 self._endpoints.close()
                 tasks = [self._task, *self._consuming]
@@ -136,7 +138,7 @@ class Client(Reads[V], Generic[V]):
 
     @property
     def endpoints(self) -> Endpoints:
-        """The nodes that this client knows. Use it to ask the nodes for their status."""
+        """The nodes that this client knows. ``Endpoints`` can request the nodes' statuses."""
         self._check_open()
         return self._endpoints
 
@@ -170,10 +172,10 @@ class Client(Reads[V], Generic[V]):
         on a majority). ``codec`` names the codec of ``value`` and ``key``, if it differs from the client's.
         ``durability`` works as in ``append_batch``.
 
-        Appends of many coroutines share batches. Raises ``TypeError`` for a value that the codec does not take, and
-        ``TooLarge`` for a value over 1 MiB or a key over 64 KiB. Past the deadline an append that was sent raises
-        ``OutcomeUnknown``. An append that was not sent raises the reason why it had to wait (``NotMaster``,
-        ``InsufficientReplicas``, ``QueueFull``, ``Unreachable`` …). An append that is cancelled may still be logged.
+        Appends of many coroutines share batches. Raises ``TypeError`` for a value that the codec does not accept,
+        and ``TooLarge`` for a value over 1 MiB or a key over 64 KiB. After its deadline, an append that was sent
+        raises ``OutcomeUnknown``. An append that was not sent raises the reason why it had to wait (``NotMaster``,
+        ``InsufficientReplicas``, ``QueueFull``, ``Unreachable`` …). A cancelled append may still be logged.
         """
         if durability is None and codec is None:
             return await self._put(value, key)
@@ -209,11 +211,11 @@ class Client(Reads[V], Generic[V]):
         durability: GivenDurability | None = None,
         codec: CodecName | None = None,
     ) -> tuple[int, int]:
-        """Appends either all of ``values`` or none, on consecutive VLSNs. Returns the first and the last VLSN.
+        """Appends all of ``values`` or none, on consecutive VLSNs. Returns the first and the last VLSN.
 
         A call takes at most 65 536 entries and 16 MiB. ``keys`` must have as many items as ``values``. Several calls
-        may be under way at once, and are logged in the order of the calls. Raises the same errors as ``append``, and
-        ``BadBody``.
+        may wait for their answers at once; their entries are logged in the order of the calls. Raises the same
+        errors as ``append``, and ``BadBody``.
         """
         appended = await self._append_batch(values, keys, None, codec, _given(durability))
         return appended.first, appended.last
@@ -247,19 +249,19 @@ class Client(Reads[V], Generic[V]):
         durability: GivenDurability | None = None,
         codec: CodecName | None = None,
     ) -> Appended:
-        """Appends like ``append_many``, and returns everything that the node's answer says (see ``Appended``): the
-        first and last VLSN, ``term``, ``durable`` (a majority had synced the append), ``synced`` (how many nodes had),
-        ``durability``, and whether the append was a ``duplicate``.
+        """Appends like ``append_many``, and returns all fields of the node's answer (``Appended``). ``durable`` says
+        whether a majority had synced the append, ``synced`` how many nodes had. ``duplicate`` says that the append was
+        in the log already.
 
-        ``acks`` replaces the client's policy for this append. With ``none`` the answer comes once the master alone has
-        synced the append. While ``durable`` is false, the append may still be rolled back.
+        ``acks`` replaces the client's policy for this append. With ``none`` the answer comes once the master alone
+        has synced the append. While ``durable`` is false in an answer, the append may still be rolled back.
 
-        ``durability`` is ``sync``, ``write_no_sync`` (written to the operating system: a crash of the nodes' processes
-        does not lose the append, a crash of their machines may) or ``no_sync`` (in memory). Two values as in
-        ``sync,no_sync`` are for the master and for the replicas. ``durability`` may ask for less than the group's
-        setting, which is ``sync`` by default; asking for more raises ``StrongerDurability``. An append that is answered
-        early becomes durable, and visible to readers, a fraction of a second later, unless the machines that hold it
-        fail first. Raises the same errors as ``append_many``.
+        ``durability`` is ``sync``, ``write_no_sync`` or ``no_sync``. With ``write_no_sync`` the append is written to
+        the operating system: a crash of the nodes' processes does not lose the append, a crash of their machines may.
+        With ``no_sync`` the append is in the nodes' memory only. Two values as in ``sync,no_sync`` are for the master
+        and for the replicas. ``durability`` may be less than the group's setting, which is ``sync`` by default; more
+        raises ``StrongerDurability``. An append that is answered early becomes durable, and visible to readers, a
+        fraction of a second later, unless the nodes that have it fail first. Raises the same errors as ``append_many``.
         """
         policy = None if acks is None else acks_of(acks)
         return await self._append_batch(values, keys, policy, codec, _given(durability))
@@ -267,15 +269,15 @@ class Client(Reads[V], Generic[V]):
     def transaction(
         self, *, acks: Acks | str | None = None, durability: GivenDurability | None = None
     ) -> Transaction[V]:
-        """Begins a transaction. Its entries are logged together when the ``async with`` block ends, or none of them is
-        logged. Beginning a transaction sends nothing. ``acks`` and ``durability`` replace the client's policy for this
-        transaction.
+        """Begins a transaction. The transaction's entries are logged together when the ``async with`` block ends, or
+        none of them is logged. Beginning a transaction sends nothing to a node. ``acks`` and ``durability`` replace the
+        client's policy for this transaction.
 
             async with log.transaction() as txn: await txn.append(b"a"); await txn.append(b"b")
 
         A transaction holds up to 65 535 entries and 16 MiB. The client keeps up to 1 MiB of entries, which survive any
-        change of master. Further entries are staged at the master. If that master is lost, the commit raises
-        ``TransactionGone`` and nothing is logged: run the block again.
+        change of master. Further entries are staged (kept in memory) at the master. If that master is lost, the commit
+        raises ``TransactionGone`` and nothing is logged. If that happens, run the ``async with`` block again.
         """
         producer = self._open()
         policy = self._acks if acks is None else acks_of(acks)
@@ -321,14 +323,14 @@ class Client(Reads[V], Generic[V]):
         keys: Iterable[Any] | None = None,
         codec: CodecName | None = None,
     ) -> Appended:
-        """Appends submission ``sequence`` of ``producer``, for a program that keeps its own producer names. A
+        """Appends submission ``sequence`` of ``producer``, for a program that chooses its own producer ids. A
         submission that is sent again, by any process, is logged only once. Append one submission for each sequence
-        number, in order, from 0 on. ``producer_at`` says which sequence is due. ``born`` is the ``durable`` that
-        ``producer_at`` returned before the first submission.
+        number, in order, from 0 on. ``producer_at`` returns the sequence that is due. ``born`` is the ``durable``
+        that ``producer_at`` returned before the first submission.
 
         Only a client with ``exactly_once`` may call this. Raises the same errors as ``append_many``, and
-        ``UnknownProducer`` and ``DuplicateForgotten``. Raises ``OutOfSequence`` if another sequence is due, or if this
-        sequence was another submission.
+        ``UnknownProducer`` and ``DuplicateForgotten``. Raises ``OutOfSequence`` if another sequence is due, or if
+        this sequence was used for other entries.
         """
         if self._random is None:
             raise BadArgument("only a client with exactly_once=True names its submissions")
@@ -351,17 +353,19 @@ class Client(Reads[V], Generic[V]):
         at_least: int = 0,
         lag_max_s: float | None = None,
     ) -> Consumer:
-        """Makes a worker of the consumer ``name`` (1–64 characters of ``[A-Za-z0-9._-]``). Iterate over the worker: it
-        reads from the last committed position on, for ever.
+        """Makes a worker of the consumer ``name`` (1–64 characters of ``[A-Za-z0-9._-]``). Iterate over the worker,
+        which reads from the last committed position on, without end.
 
-        ``from_vlsn`` and ``at`` say where a consumer without a position begins, as for ``read``. ``kept_in`` is the
+        A consumer without a position begins where ``from_vlsn`` or ``at`` says, as for ``read``. ``kept_in`` is the
         client of another group, whose transactions commit the position. ``at_least`` and ``lag_max_s`` work as for
         ``tail``. Raises ``BadArgument``.
         """
         self._check_open()
         key_of(name)
         if is_of_another_group(name):
-            raise BadArgument(f"{name!r}: the group goes in front by itself, where the position lies in another one")
+            raise BadArgument(
+                f"{name!r}: name the consumer alone; the group is added if another group stores its position"
+            )
         check_begin(from_vlsn, at)
         by = f"{SystemRandom().u64():016x}"
         positions = (kept_in or self).positions
@@ -384,27 +388,28 @@ class Client(Reads[V], Generic[V]):
         )
 
     def destination(self, name: str, *, prefetch: int = PREFETCH) -> Destination:
-        """Makes a worker of the destination ``name``. Iterate over the worker: it takes at most ``prefetch`` messages
-        at once. A message that is not acknowledged in time is delivered again, to this worker or to another one. Raises
-        ``BadArgument``."""
+        """Makes a worker of the destination ``name``. Iterate over the worker, which takes at most ``prefetch``
+        messages at once. A message that is not acknowledged in time is delivered again, to this worker or to another
+        one. Raises ``BadArgument``."""
         self._check_open()
         return Destination(self._destinations, name, prefetch=prefetch)
 
     @property
     def destinations(self) -> Destinations:
-        """The destinations of the group. Use it in programs that administer destinations."""
+        """The destinations of the group, for programs that administer destinations."""
         self._check_open()
         return self._destinations
 
     @property
     def positions(self) -> Positions:
-        """The positions of all consumers. Use it in programs that administer consumers."""
+        """The positions of all consumers, for programs that administer consumers."""
         self._check_open()
         return self._positions
 
     @property
     def sinks(self) -> Sinks:
-        """The sinks of the group. A sink says up to which batch a writer of numbered batches has written."""
+        """The sinks of the group. A sink stores the number of the last batch that a writer of numbered batches has
+        written."""
         self._check_open()
         return self._sinks
 
@@ -438,7 +443,8 @@ class Client(Reads[V], Generic[V]):
 
 
 _of_parents: list[object] = []
-"""The clients that parent processes opened. The list keeps them from garbage collection, which would close them."""
+"""The clients that a parent process opened. The list prevents the clients' garbage collection, which would close the
+parent's sockets."""
 
 
 def _given(durability: GivenDurability | None) -> GroupDurability | None:
@@ -446,7 +452,7 @@ def _given(durability: GivenDurability | None) -> GroupDurability | None:
 
 
 def acks_of(policy: Acks | str) -> Acks:
-    """Returns the ack policy of that name. Raises ``BadArgument``."""
+    """Returns the ack policy with this name. Raises ``BadArgument``."""
     try:
         return Acks(policy)
     except ValueError:
@@ -454,8 +460,8 @@ def acks_of(policy: Acks | str) -> Acks:
 
 
 def real_network(tls: TlsFiles | None = None) -> Network:
-    """Makes a network of real sockets; the caller closes it. ``tls``: the files for calls of https, by default those of
-    the environment."""
+    """Makes a network of real sockets; the caller closes it. ``tls`` has the files for calls of https; the default
+    files are named by environment variables."""
     from repl.net.network import AiohttpNetwork  # imported on first use, because aiohttp takes long to load
 
     return AiohttpNetwork(tls=tls)

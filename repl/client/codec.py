@@ -1,12 +1,12 @@
-"""Codecs say which type of value a client appends: ``bytes`` by default, or ``utf8`` or ``json``.
+"""Codecs. A client's codec is the type of the values that it appends: ``bytes`` by default, or ``utf8`` or ``json``.
 
     connect(url)                    append(b"value", key=b"k")         anything but bytes is a TypeError
     connect(url, codec="utf8")      append("value", key="k")           so are bytes here
     connect(url, codec="json")      append({"a": 1}, key="k")
     append({"a": 1}, codec="json")                                     this call, whatever the client's codec
 
-A codec applies to values. With a named codec, keys may also be str, which are encoded as UTF-8; keys of bytes stay
-unchanged. The caller's thread encodes all values and keys before any of them is queued.
+A codec applies to values, not to keys. With a named codec, a key may also be a str, which is encoded as UTF-8; a key of
+bytes stays unchanged. The caller's thread encodes all values and keys before any of them is queued.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ NAME_A_CODEC: Final = 'or name a codec: codec="utf8" or "json"'
 
 
 class Codec:
-    """Encodes values and keys as bytes. Each method raises ``TypeError`` for a value of a wrong type."""
+    """Encodes values and keys as bytes. Each method raises ``TypeError`` for a value of another type than the
+    codec's."""
 
     def __init__(self, encode: Callable[[object], bytes]) -> None:
         self._encode = encode
@@ -45,8 +46,8 @@ class Codec:
         return encode_text(key) if isinstance(key, str) else None if key is None else owned(key)
 
     def values(self, values: Iterable[Any]) -> list[bytes]:
-        """Encodes values. Reads at most ``BATCH_ENTRIES_MAX`` + 1 of them, which is enough to find that there are too
-        many."""
+        """Encodes values. Reads at most ``BATCH_ENTRIES_MAX`` + 1 values, which is enough to notice that there are
+        too many."""
         if isinstance(values, str | bytes | bytearray | memoryview | dict):
             raise TypeError(f"values are a sequence of values, not {type(values).__name__}")
         return [self._encode(value) for value in islice(values, BATCH_ENTRIES_MAX + 1)]

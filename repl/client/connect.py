@@ -3,8 +3,8 @@
     async with connect("http://127.0.0.1:7701,http://127.0.0.1:7702") as log:
         vlsn = await log.append(b"value", key=b"k")
 
-The URLs need not include the master's. The client asks any node for the master, and asks again after the master is
-lost.
+The URLs need not include the master's URL. The client asks any node which node is the master, and asks again after
+the master is lost.
 """
 
 from __future__ import annotations
@@ -71,22 +71,23 @@ def connect(
     network: Network | None = None,
     tls: TlsFiles | None = None,
 ) -> Client[Any]:
-    """Makes a client of the group that ``url`` names: one or more ``http://HOST:PORT`` or ``https://HOST:PORT``,
-    separated by commas.
+    """Makes a client of the group that ``url`` names. ``url`` has one or more ``http://HOST:PORT`` or
+    ``https://HOST:PORT``, separated by commas.
 
-    ``acks`` is ``none``, ``majority`` or ``all``. ``timeout_s`` is each append's deadline in seconds. ``durability`` is
-    the durability at which appends are answered, as for ``append_batch``; the default is the group's setting. ``codec``
-    is the type of the values appended: ``bytes``, ``utf8`` (str) or ``json``. A reader calls an entry's ``text()`` or
-    ``json()``.
+    ``acks`` is ``none``, ``majority`` or ``all``. ``timeout_s`` is each append's deadline in seconds. ``durability``
+    is the durability at which appends are answered, as for ``append_batch``; the default is the group's setting.
+    ``codec`` is the type of the appended values: ``bytes``, ``utf8`` (str) or ``json``. A reader decodes an entry
+    with ``text()`` or ``json()``.
 
     With ``exactly_once`` the client sends an append again if no answer came. The log takes the append once, whatever
     connections and masters are lost. ``OutcomeUnknown`` then means that no answer came before the deadline, or before
-    the client was closed. Appends keep their order. A log remembers the latest 65,536 exactly-once clients (the group's
-    setting ``producers``). A forgotten client continues under a new name.
+    the client was closed. Appends keep their order even when they are sent again. A log remembers the latest 65,536
+    exactly-once clients (the group's setting ``producers``). A client that was forgotten continues under a new producer
+    id.
 
-    ``tls`` names the PEM files for URLs of ``https://``: the authorities to trust, and a certificate with its key if
-    the client has one. By default they are those of ``VLSNLOG_TLS_CA``, ``VLSNLOG_TLS_CERT`` and ``VLSNLOG_TLS_KEY``,
-    or the system's authorities.
+    ``tls`` names the PEM files for URLs of ``https://``: the trusted authorities, and the client's certificate and
+    key if it has them. By default the environment variables ``VLSNLOG_TLS_CA``, ``VLSNLOG_TLS_CERT`` and
+    ``VLSNLOG_TLS_KEY`` name the files, or the system's authorities are trusted.
 
     ``connect`` itself opens no connection; ``async with`` does. Raises ``BadArgument``.
     """

@@ -1,4 +1,4 @@
-"""A consumer reads on from the place where it last committed, on any node, through any failover.
+"""A consumer continues reading from its last committed position, on any node, also after a change of master.
 
     consumer = log.consumer("billing", from_vlsn="start")
     async for entry in consumer:
@@ -6,18 +6,19 @@
         await consumer.commit()
 
 1. The consumer's position is stored in the log, under the consumer's name. If there is no position yet, the first read
-   sets one. From then on unread entries are kept from cleaning, up to the limit of holds.
-2. A commit names the position that it replaces. If another worker of that name has committed meanwhile, the commit is
-   refused (``StaleTerm``) and nothing is logged. So a worker that sleeps while it is replaced does no harm.
+   sets one. Once the position is stored, cleaning keeps unread entries, up to the limit of holds.
+2. A commit names the position that it replaces. If another worker of the same consumer has committed meanwhile, the
+   commit is refused (``StaleTerm``) and nothing is logged. So a worker that sleeps while another one replaces it does
+   no harm.
 3. A commit sets the position just after the last entry that the loop has received. Entries that were delivered but not
-   committed are delivered again: to the next worker, and to this worker once it is iterated over again or a commit has
-   failed.
-4. If the position is committed in the transaction that holds the results of the entries, each entry takes effect
-   exactly once. If that transaction belongs to another group, the position is stored in that group (``kept_in``). This
-   group is told the position, so that it may clean up.
-5. A transaction in the body of the loop that ends without its commit counts as a failed commit: the loop may catch the
-   error, and receives the entry again. The consumer does not notice other errors: the loop must call ``rewind``, or its
-   next commit skips the entry.
+   committed are delivered again to the next worker. This worker gets these entries again when it is iterated over
+   again, or after a failed commit.
+4. If a transaction holds the results of entries and commits the position, each entry takes effect exactly once. If that
+   transaction belongs to another group, that group stores the position (``kept_in``). The consumer then reports the
+   position to the group that it reads, so that this group may clean its log.
+5. A transaction in the body of the loop that ends without its commit counts as a failed commit: the loop may catch
+   the error, and receives the entry again. The consumer does not notice other errors: the loop must call ``rewind``,
+   or its next commit skips the entry.
 """
 
 from __future__ import annotations
@@ -44,21 +45,23 @@ from vlsn.together import failure_of
 
 T = TypeVar("T")
 TELL_S: Final = 1.0
-"""The seconds between two reports to the input's group of a position that is stored in another group."""
+"""For a position that another group stores: the seconds between two reports of it to the group that the consumer
+reads."""
 Follow = Callable[[VlsnPlace], Awaitable[Page | None]]
-"""Waits a while for the page after a place. Returns None if no page came."""
+"""Waits a while for the page at a place in the log. Returns None if no page came."""
 
 
 class Keeper(Protocol):
-    """A client of the group that stores a position."""
+    """A client of the group that stores a consumer's position."""
 
     @property
     def positions(self) -> Positions: ...
 
 
 class _Read:
-    """A place to read from. ``page`` is the page read last, ``left`` iterates over its entries that were not delivered
-    yet, and ``ahead`` is the place after the page. A ``_Read`` is valid while its ``turn`` equals the consumer's."""
+    """The state of reading. ``page`` is the page read last, ``left`` iterates over its entries that were not
+    delivered yet, and ``ahead`` is the place after the page. A ``_Read`` is valid while its ``turn`` equals the
+    consumer's ``_turn``."""
 
     __slots__ = ("ahead", "left", "page", "turn")
 
@@ -73,12 +76,12 @@ _in_hand: ContextVar[tuple[ref[Consumer], ...]] = ContextVar("consumers in hand"
 
 
 def in_hand() -> list[Consumer]:
-    """Lists the consumers that have delivered something to this task or to the task that started this one."""
+    """Lists the consumers that have delivered an entry to the current task, or to the task that started it."""
     return [consumer for each in _in_hand.get() if (consumer := each()) is not None]
 
 
 class Consumer:
-    """One worker of the consumer ``name``; ``Client.consumer`` makes it. Iterate over the worker, or call ``poll``.
+    """One worker of the consumer ``name``, made by ``Client.consumer``. Iterate over the worker, or call ``poll``.
     After an error you may iterate over the same worker again."""
 
     def __init__(
@@ -94,9 +97,9 @@ class Consumer:
         follow: Follow,
         tasks: set[asyncio.Task[None]],
     ) -> None:
-        """Makes a worker. ``own`` are the positions of the group that the worker reads, and ``kept_in`` the positions
-        of the group that stores its position. ``by`` is 16 hex digits that name this worker. The worker's reading task
-        is added to ``tasks``; the client cancels these tasks when it closes."""
+        """Makes a worker. ``own`` are the positions of the group that the worker reads; ``kept_in`` are the
+        positions of the group that stores the worker's position. ``by`` is 16 hex digits that identify this worker.
+        ``tasks`` receives the worker's reading task; the client cancels these tasks when it closes."""
         self.name = name
         self._reader = reader
         self._own = own
@@ -108,24 +111,24 @@ class Consumer:
         self._follow = follow
         self._tasks = tasks
         self._placed: ConsumerAt | None = None
-        """The position that the next commit replaces; None before the first read."""
+        """The position that the next commit replaces, or None before the first read."""
         self._asked_for: ConsumerChange | None = None
-        """The change that the last commit asked for, until the log is asked for the position again."""
+        """The position change that the last commit requested, until the position is read from the log again."""
         self._asks = True
-        """True if the log must be asked for the position before the next read: before the first read, and after an
+        """True if the position must be read from the log before the next read: before the first read, and after an
         error."""
         self._next = 0
         """The VLSN after the last entry delivered."""
         self._term = int(NULL_TERM)
         self._sought = 0
-        """The VLSN at which the next turn begins; 0 to begin at the position."""
+        """The VLSN of the last ``seek``; 0 to begin at the committed position."""
         self._turn = 0
-        """Counts how often reading began at another place than after the page before."""
+        """Counts the jumps: how often reading began elsewhere than after the last page."""
         self._read: _Read | None = None
         self._filling: asyncio.Task[None] | None = None
         self._me = ref(self)
         self._told, self._tell_s = 0, 0.0
-        """The position last reported to the input's group, and the time of the next report."""
+        """The position last reported to the group that the consumer reads, and the time of the next report."""
 
     @property
     def next_vlsn(self) -> int:
@@ -134,17 +137,17 @@ class Consumer:
 
     @property
     def begins_anew(self) -> bool:
-        """True if the next read begins at the position in the log: before the first read, and after an error."""
+        """True if the next read begins at the committed position: before the first read, and after an error."""
         return self._asks
 
     def lies_in(self, positions: Positions) -> bool:
-        """Says whether the group of ``positions`` stores the consumer's position, so that a transaction of that group
-        may commit the position."""
+        """Returns whether the group of ``positions`` stores this consumer's position. Only a transaction of that
+        group may commit the position."""
         return self._positions.group is positions.group
 
     async def position(self) -> ConsumerAt | None:
-        """Asks the log for the consumer's position. Returns None if no position was ever set. Raises the same errors as
-        ``Positions.get``."""
+        """Reads the consumer's position from the log. Returns None if no position was ever set. Raises the same
+        errors as ``Positions.get``."""
         return await self._positions.get(await self._name())
 
     def __aiter__(self) -> AsyncIterator[Entry]:
@@ -152,14 +155,16 @@ class Consumer:
         return _Steps(partial(self._next_of, self.take))
 
     def pages(self) -> AsyncIterator[Page]:
-        """Yields pages instead of entries. Call ``given`` to say which entry of a page was processed last."""
+        """Yields pages of entries instead of single entries. Call ``given`` with the entry of a page that was
+        processed last."""
         self.turn()
         return _Steps(partial(self._next_of, self.take_page))
 
     async def poll(self, timeout_s: float | None = None) -> Entry | None:
-        """Returns the entry after the last entry that was delivered, by a loop or by ``poll``. Returns None if no entry
-        came within ``timeout_s`` seconds (None: no limit), for any reason. A page that arrives after that time is kept
-        for the next call. Raises ``Trimmed``, ``NotInLog``, ``BadArgument``, and the errors of ``Positions.get``."""
+        """Returns the next entry: the one after the last entry that a loop or ``poll`` has delivered. Returns None
+        if no entry came within ``timeout_s`` seconds (None: no limit), for any reason. A page that arrives later is
+        kept for the next call. Raises ``Trimmed``, ``NotInLog``, ``BadArgument``, and the errors of
+        ``Positions.get``."""
         if timeout_s is not None and not timeout_s >= 0:
             raise BadArgument(f"timeout_s is {timeout_s}; it is 0 or more")
         loop = asyncio.get_running_loop()
@@ -173,15 +178,15 @@ class Consumer:
         self._next, self._term = entry.vlsn + 1, entry.term
 
     def rewind(self) -> None:
-        """Goes back to the last committed position, where the next read begins. A commit before the next read changes
-        nothing."""
+        """Goes back to the last committed position, where the next read begins. A commit before the next read has no
+        effect."""
         self.not_committed()
         if self._placed is not None:
             self._next, self._term = self._placed.next, self._placed.term
 
     def seek(self, vlsn: int) -> None:
-        """Moves to ``vlsn``, backwards or forwards; the next read begins there. Once the consumer has read anything, a
-        commit sets ``vlsn`` as the position. Raises ``BadArgument``."""
+        """Moves to ``vlsn``, backwards or forwards; the next read begins at ``vlsn``. A commit then sets ``vlsn`` as
+        the position, if the consumer has read anything before. Raises ``BadArgument``."""
         sought = vlsn_of(vlsn, "vlsn")
         self.turn()
         self._sought = sought
@@ -189,9 +194,9 @@ class Consumer:
             self._next, self._term = self._sought, int(NULL_TERM)
 
     async def commit(self) -> ConsumerAt:
-        """Commits the position; the commit is durable on return. If another worker has committed meanwhile, nothing is
-        logged and ``StaleTerm`` is raised. Raises the errors of ``Positions.set``, too. After an error the next read
-        begins at the position in the log."""
+        """Commits the position; the commit is durable on return. If another worker has committed meanwhile, nothing
+        is logged and ``StaleTerm`` is raised. Also raises the errors of ``Positions.set``. After an error the next
+        read begins at the committed position."""
         placed = self._known()
         if self._next == placed.next:
             return placed
@@ -202,15 +207,15 @@ class Consumer:
             raise
         return self._placed
 
-    # Steps of readers.
+    # Steps of reads.
 
     def turn(self) -> None:
-        """Makes the next read begin at the position."""
+        """Makes the next read begin at the committed position."""
         self._turn += 1
         self._filling = None
 
     def take(self) -> Entry | None:
-        """Returns the next entry of the page that was read, or None if all entries of the page were delivered."""
+        """Returns the next undelivered entry of the current page, or None if all entries of the page were delivered."""
         read = self._read
         if read is None or read.turn != self._turn:
             return None
@@ -221,8 +226,7 @@ class Consumer:
         return entry
 
     def take_page(self) -> Page | None:
-        """Returns the page that was read, without the entries that were delivered already. Returns None if the page was
-        returned before."""
+        """Returns the current page without its delivered entries. Returns None if the page was returned before."""
         read = self._read
         if read is None or read.turn != self._turn or read.page is None:
             return None
@@ -231,9 +235,9 @@ class Consumer:
         return replace(page, entries=list(read.left))
 
     async def fill(self, timeout_s: float | None = None) -> bool:
-        """Reads the next page once every entry of the last page was delivered. Returns True if the read has finished. A
-        read that takes longer than ``timeout_s``, or whose caller is cancelled, goes on until the next call. Raises the
-        same errors as ``poll``."""
+        """Reads the next page once every entry of the current page was delivered. Returns True if the read has
+        finished. If a read takes longer than ``timeout_s``, or its caller is cancelled, the read continues until the
+        next call. Raises the same errors as ``poll``."""
         filling = self._filling
         if filling is None:
             filling = self._filling = asyncio.create_task(self._fill(self._turn), name=f"consumer-{self.name}")
@@ -273,7 +277,7 @@ class Consumer:
             self._read = _Read(turn, read.ahead.after(page), page)
 
     def hold(self) -> None:
-        """Notes that this task, and the tasks that it starts, work on entries of this consumer."""
+        """Notes that this task, and each task that it starts, processes entries of this consumer."""
         held = _in_hand.get()
         if not held or held[-1] is not self._me:
             _in_hand.set((*(each for each in held if each() not in (None, self)), self._me))
@@ -281,18 +285,18 @@ class Consumer:
     # Steps of transactions.
 
     def change(self) -> tuple[str, ConsumerChange]:
-        """Returns what a transaction commits for the consumer: the position's name and the new position. Raises
-        ``BadArgument`` before the first read."""
+        """Returns the position's name and the new position, for a transaction to commit. Raises ``BadArgument``
+        before the first read."""
         placed = self._known()
         term = self._term if self._elsewhere else 0
         self._asked_for = ConsumerChange(self._next, placed.at, self._by, term)
         return self._key, self._asked_for
 
     def committed_by(self, change: ConsumerChange, vlsn: int) -> None:
-        """Notes that the COMMIT at ``vlsn`` has set the position that ``change`` asked for.
+        """Notes that the COMMIT at ``vlsn`` has set the position that ``change`` requested.
 
-        A late answer is ignored once the log was asked for the position again. Entries delivered since then start from
-        the old position, so the master must refuse a commit of these entries.
+        A late answer is ignored if the position was read from the log again meanwhile. Entries delivered since then
+        start from the old position, so the master must refuse their commit.
         """
         if change is not self._asked_for:
             return
@@ -300,13 +304,13 @@ class Consumer:
         self._placed = ConsumerAt(self._key, change.next, term, vlsn, by=change.by)
 
     def not_committed(self) -> None:
-        """Notes that a commit has failed or was not made. The next read begins at the position in the log. Until then
-        the entries that were delivered can still be committed."""
+        """Notes that a commit has failed or was not made. The next read begins at the committed position. Before the
+        next read, the delivered entries can still be committed."""
         self._asks = True
         self._sought = 0
         self.turn()
 
-    # The position.
+    # The committed position.
 
     def _known(self) -> ConsumerAt:
         if self._placed is None:
@@ -314,8 +318,8 @@ class Consumer:
         return self._placed
 
     async def _name(self) -> str:
-        """Returns the name of the position. If another group stores the position, the name of the input's group is put
-        in front."""
+        """Returns the name of the position. If another group stores the position, the name begins with the name of
+        the group that the consumer reads."""
         if not self._key:
             group = await self._reader.group()
             if not is_name(group):
@@ -324,8 +328,8 @@ class Consumer:
         return self._key
 
     async def _begin(self) -> ConsumerAt:
-        """Asks the log for the position. If there is none yet, sets one, so that the entries to be read are kept from
-        cleaning."""
+        """Reads the position from the log. If there is none yet, sets one, so that cleaning keeps the entries that
+        the consumer has not read."""
         if self._placed is not None and not self._asks:
             return self._placed
         name = await self._name()
@@ -341,7 +345,7 @@ class Consumer:
         try:
             return await self._positions.set(name, change)
         except StaleTerm:
-            # Did this worker set that position, by a call that was cancelled or had no answer?
+            # This worker may have set the position by a call that was cancelled or got no answer.
             placed = await self._positions.get(name)
             if placed is None or placed.by != self._by:
                 raise
@@ -349,8 +353,8 @@ class Consumer:
             return await self._positions.set(*self.change())
 
     async def _tell_input(self) -> None:
-        """If another group stores the position, tells the input's group how far the consumer has read, so that the
-        input's group may clean up to there. The report is repeated later, so a lost answer does no harm."""
+        """If another group stores the position, reports the position to the group that the consumer reads, so that this
+        group may clean its log up to the position. The report is repeated, so a lost report does no harm."""
         now, placed = asyncio.get_running_loop().time(), self._placed
         if not self._elsewhere or placed is None or placed.next == self._told or now < self._tell_s:
             return
@@ -361,8 +365,8 @@ class Consumer:
 
 
 class _Steps(AsyncIterator[T]):
-    """An iterator. A generator would not do, because a generator is over once one of its steps was cancelled, as
-    ``asyncio.wait_for`` does."""
+    """An asynchronous iterator that survives a cancelled step. A generator would end after a cancel, for example by
+    ``asyncio.wait_for``."""
 
     def __init__(self, step: Callable[[], Awaitable[T]]) -> None:
         self._step = step

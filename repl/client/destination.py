@@ -4,12 +4,12 @@
         …
         await message.ack()
 
-1. At most ``prefetch`` messages are taken at once, and are delivered one by one. If the worker is quick, the next
-   messages are already requested meanwhile. A message that is neither acknowledged nor returned in time is delivered
-   again, to any worker that asks.
-2. Acknowledgements that are made while one call is under way share the next call. ``ack`` returns once the
-   acknowledgement is durable. With ``wait=False`` it returns at once; if such an acknowledgement is lost, the message
-   is delivered again.
+1. At most ``prefetch`` messages are taken at once, and are delivered one by one. If the worker is quick, it requests
+   the next messages before it has processed these. A message that is neither acknowledged nor returned in time is
+   delivered again, to any worker that requests messages.
+2. Acknowledgements that are made while a call is waiting for its answer share the next call. ``ack`` returns once the
+   acknowledgement is durable. With ``wait=False``, ``ack`` returns at once; if such an acknowledgement is lost, the
+   message is delivered again.
 3. If a destination was dropped and created again, a worker of the old destination acknowledges nothing of the new one.
 """
 
@@ -36,20 +36,21 @@ from vlsn.state.destinations import key_of
 PREFETCH: Final = 100
 PREFETCH_MAX: Final = 10_000
 QUICK_S: Final = 0.5
-"""A worker that finishes its messages within ``QUICK_S`` seconds is sent the next messages ahead of time."""
+"""A worker counts as quick if it processes its messages within this many seconds. A quick worker is sent the next
+messages ahead of time."""
 AHEAD: Final = 8
-"""A quick worker may have up to ``AHEAD`` times ``prefetch`` messages on their way."""
+"""Up to this many times ``prefetch`` messages may be sent to a quick worker and not processed yet."""
 TOGETHER: Final = 4
-"""A quick worker is granted, and sent, up to ``TOGETHER`` times ``prefetch`` messages at once. Each answer then carries
-more messages, which costs the master less."""
+"""Up to this many times ``prefetch`` messages are sent to a quick worker at once. Larger answers cost the master
+less."""
 AHEAD_MAX: Final = 20_000
-"""The most messages that may be on their way to one worker: half of a node's limit."""
+"""The most messages that may be sent to one worker and not processed yet: half of a node's limit."""
 WAIT_S: Final = 20.0
-"""The seconds that one call waits for messages before the call is made again."""
+"""The seconds that one call waits for messages. After a call without messages, the worker calls again."""
 
 
 class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A message as it was delivered. ``attempt`` counts the deliveries, from 1 on."""
+    """A message as it was delivered. ``attempt`` is the number of this delivery, from 1 on."""
 
     _of: Destination
     uuid: str
@@ -63,20 +64,20 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
         return f"Message(vlsn={self.vlsn}, attempt={self.attempt}, key={self.key!r}, {len(self.value)} bytes)"
 
     async def ack(self, *, wait: bool = True) -> None:
-        """Acknowledges the message. With ``wait`` the acknowledgement is durable on return. Raises ``NotFound`` if the
-        destination was dropped. Once the client's time is over, raises ``Unreachable``, ``NotMaster`` or
+        """Acknowledges the message. With ``wait`` the acknowledgement is durable on return. Raises ``NotFound`` if
+        the destination was dropped. After the client's timeout, raises ``Unreachable``, ``NotMaster`` or
         ``OutcomeUnknown``."""
         await self._of.ack([self], wait=wait)
 
     async def nack(self, reason: str = "given back", *, delay_s: float | None = None) -> None:
         """Returns the message, to be delivered again after ``delay_s`` seconds (0 to 86,400), or after the
-        destination's delay if ``delay_s`` is None. After its last attempt the message is dead, and ``reason`` is
-        recorded as the cause. Raises the same errors as ``ack``, and ``BadArgument``."""
+        destination's delay if ``delay_s`` is None. After its last attempt the message becomes a dead letter, with
+        ``reason`` as the cause. Raises the same errors as ``ack``, and ``BadArgument``."""
         await self._of.nack([self], reason, delay_s=delay_s)
 
 
 class Messages(Sequence[Message]):
-    """Messages that were taken together. The ``Message`` objects are made only when one of them is first looked at, so
+    """Messages that were taken together. ``Message`` objects are made only when the sequence is first read, so
     acknowledging the whole sequence is cheap."""
 
     __slots__ = ("_made", "_of", "_stream", "_taken", "uuid")
@@ -94,8 +95,8 @@ class Messages(Sequence[Message]):
         return self._taken.vlsns
 
     def left_at(self, seen: int) -> None:
-        """Notes that the worker stops after it has looked at the first ``seen`` messages. The other messages are
-        returned when the worker's connection closes."""
+        """Notes that the worker stops after it has read the first ``seen`` messages. The other messages are returned
+        when the worker's connection closes."""
         if self._stream is not None and seen < len(self):
             self._stream.pass_over(self.vlsns[seen:])
 
@@ -134,15 +135,15 @@ class Messages(Sequence[Message]):
 
 @dataclass(slots=True)
 class _Gathered:
-    """The acknowledgements of one destination that the next call sends."""
+    """The acknowledgements of one destination that the next call sends together."""
 
     told: asyncio.Future[None]
-    """Is done once these acknowledgements are durable."""
+    """A future that completes once these acknowledgements are durable."""
     columns: list[Vlsns] = field(default_factory=list)
 
 
 class Destination:
-    """One worker of a destination; ``Client.destination`` makes it. Iterate over the worker. After an error you may
+    """One worker of a destination, made by ``Client.destination``. Iterate over the worker. After an error you may
     iterate over the same worker again."""
 
     def __init__(self, destinations: Destinations, name: str, *, prefetch: int = PREFETCH) -> None:
@@ -153,13 +154,13 @@ class Destination:
         self._destinations = destinations
         self._prefetch = prefetch
         self._gathered: dict[str, _Gathered] = {}
-        """The VLSNs to be acknowledged, by the uuid of their destination. So a destination that was dropped fails only
-        its own acknowledgements."""
+        """The VLSNs to acknowledge, by the uuid of their destination. The destinations are kept apart so that a dropped
+        one fails only its own acknowledgements."""
         self._calling: _Gathered | None = None
-        """The acknowledgements whose call is under way."""
+        """The acknowledgements that were sent and are not answered yet."""
         self._sending: asyncio.Task[None] | None = None
         self._streams: list[DestinationStream] = []
-        """The open connections, one for each iteration under way, oldest first."""
+        """The open connections, one for each running iteration, oldest first."""
 
     def __aiter__(self) -> AsyncGenerator[Message, None]:
         return self._messages()
@@ -176,7 +177,7 @@ class Destination:
                     batch.left_at(seen)
 
     async def batches(self) -> AsyncGenerator[Messages, None]:
-        """Yields the messages in the batches in which the node sent them, each of one or more messages. If the master
+        """Yields the messages in batches, as the node sent them; each batch has one or more messages. If the master
         is lost, the worker connects to the next master."""
         loop, most = asyncio.get_running_loop(), self._prefetch
         together = min(most * TOGETHER, PREFETCH_MAX)
@@ -228,8 +229,8 @@ class Destination:
             await asyncio.shield(told)
 
     def _call(self, uuid: str, vlsns: Vlsns) -> asyncio.Future[None]:
-        """Acknowledges messages by a call, which other acknowledgements may share. The future is done once these
-        acknowledgements are durable."""
+        """Acknowledges messages by a call, which other acknowledgements may share. The returned future completes once
+        the acknowledgements are durable."""
         gathered = self._gathered.get(uuid)
         if gathered is None:
             gathered = self._gathered[uuid] = _Gathered(asyncio.get_running_loop().create_future())
@@ -239,7 +240,7 @@ class Destination:
         return gathered.told
 
     def _call_again(self, uuid: str, vlsns: Vlsns, told: asyncio.Future[None]) -> None:
-        """Acknowledges messages again whose connection was lost before the master had answered."""
+        """Acknowledges messages again, because the connection was lost before the master had answered."""
         self._call(uuid, vlsns).add_done_callback(partial(_pass_on, told))
 
     async def nack(
@@ -248,15 +249,15 @@ class Destination:
         """Returns several messages, as ``Message.nack`` returns one. More than ``ACKS_MAX`` messages take several
         calls."""
         for uuid, vlsns in _by_uuid(messages):
-            # later messages first, because a message that is redelivered recalls the later messages of its key
+            # later messages first, because the return of a message also recalls the later messages of its key
             later = np.unique(vlsns)[::-1]
             for at in range(0, len(later), ACKS_MAX):
                 part = later[at : at + ACKS_MAX].tolist()
                 await self._destinations.nack(self.name, part, reason, uuid, delay_s=delay_s)
 
     async def flush(self) -> None:
-        """Returns once every acknowledgement made so far is durable. Raises the same errors as ``Message.ack`` if one
-        of them failed."""
+        """Returns once every acknowledgement made so far is durable. If an acknowledgement failed, raises its error
+        (see ``Message.ack``)."""
         under_way = [told for stream in self._streams for told in stream.unanswered]
         under_way += [each.told for each in (self._calling, *self._gathered.values()) if each is not None]
         if under_way:
@@ -272,17 +273,18 @@ class Destination:
                 try:
                     vlsns = np.unique(np.concatenate(gathered.columns))
                     for at in range(0, len(vlsns), ACKS_MAX):
-                        some = cast(Sequence[int], vlsns[at : at + ACKS_MAX])  # an array serves as one
+                        # an array can stand in for a sequence here
+                        some = cast(Sequence[int], vlsns[at : at + ACKS_MAX])
                         await self._destinations.ack(self.name, some, uuid)
                 except Exception as error:
                     gathered.told.set_exception(error)
-                    gathered.told.exception()  # marks the error as seen: a caller that does not wait never asks for it
+                    gathered.told.exception()  # marks the error as seen, because some callers do not wait
                 else:
                     gathered.told.set_result(None)
         finally:
             for each in (self._calling, *self._gathered.values()):
                 if each is not None:
-                    each.told.cancel()  # this task was cancelled; a future that is done already stays as it is
+                    each.told.cancel()  # this task was cancelled; a future that is already complete does not change
             self._gathered, self._calling, self._sending = {}, None, None
 
 
@@ -293,7 +295,7 @@ def _pass_on(told: asyncio.Future[None], done: asyncio.Future[None]) -> None:
         told.cancel()
     elif (error := done.exception()) is not None:
         told.set_exception(error)
-        told.exception()  # marks the error as seen: a caller that does not wait never asks for it
+        told.exception()  # marks the error as seen, because some callers do not wait
     else:
         told.set_result(None)
 

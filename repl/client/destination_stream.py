@@ -1,10 +1,10 @@
 """A worker's connection to the master of a destination. The master sends as many messages as the worker has granted;
-acknowledgements go the other way.
+the worker sends acknowledgements.
 
-When the connection is lost, the acknowledgements under way are passed to ``lost``, and are made again by calls. When
-the worker closes a connection that still works, it names the messages that nobody looked at. A node sends something
-every few seconds. The worker leaves a node that is silent for ``SILENT_S``, because TCP alone would wait a quarter of
-an hour for a machine that has lost its power.
+When the connection is lost, unanswered acknowledgements are passed to ``lost``, which makes them again by calls.
+When the worker closes a working connection, it names the messages that were sent and not processed. A node sends
+some message every few seconds. The worker leaves a node that is silent for ``SILENT_S``, because TCP alone would
+wait a quarter of an hour for a machine without power.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from vlsn.format.vlsn_set import Vlsns, VlsnSet
 from vlsn.seams import Channel
 
 SILENT_S: Final = 4 * ALIVE_S
-"""The seconds without a message after which the worker leaves the master."""
+"""If the master sends no message for this many seconds, the worker leaves it."""
 LOOK_AGAIN_S: Final = 0.5
 ACKS_MAX: Final = 10_000
 """The most messages that one acknowledgement covers."""
 UNSENT_MAX: Final = 4
-"""The most acknowledgements that wait for the socket. If there are more, the caller who acknowledges waits, too."""
+"""The most acknowledgements that wait for the socket. At this limit ``ack`` waits, too."""
 LAST_WORD_S: Final = 2.0
-"""The most seconds that a closing worker waits to send which messages nobody looked at."""
+"""The most seconds that a closing worker tries to name the messages that it has not processed."""
 Lost = Callable[[str, Vlsns, asyncio.Future[None]], None]
 
 
@@ -65,7 +65,7 @@ class _Ack:
 
 
 class DestinationStream:
-    """One connection, from ``open`` until it is lost or closed. Use it on one event loop only."""
+    """One connection of a worker, from ``open`` until it is lost or closed. Use a connection on one event loop only."""
 
     def __init__(self, channel: Channel, lost: Lost, most: int = ACKS_MAX) -> None:
         self._channel = channel
@@ -73,26 +73,26 @@ class DestinationStream:
         self._most = most
         self.uuid = ""
         self.fault: VlsnLogError | None = None
-        """The error that ended the connection; None while it works."""
+        """The error that ended the connection, or None while it works."""
         self._arrived: deque[Taken] = deque()
         self._passed_over: list[Vlsns] = []
-        """Messages that ``next`` returned and nobody looked at."""
+        """Messages that ``next`` returned and the worker did not process."""
         self._came = asyncio.Event()
         self._heard_s = asyncio.get_running_loop().time()
         self._sending = asyncio.Lock()
         self._numbered = 0
         self._acks: dict[int, _Ack] = {}
-        """The acknowledgements that are not durable yet, by their numbers."""
+        """The acknowledgements that are not durable yet, by number."""
         self._open = 0
-        """The number of the acknowledgement that further messages may still join; 0 for none."""
+        """The number of the acknowledgement that may still include more messages; 0 for none."""
         self._unsent: dict[int, asyncio.Task[None]] = {}
         self._reading: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(cls, channel: Channel, lost: Lost, *, most: int = ACKS_MAX) -> DestinationStream:
-        """Waits for the node's first message. ``next`` will return up to ``most`` messages at once. Raises
-        ``Unreachable``, or the error with which the node refuses the worker."""
+        """Opens the connection, and waits for the node's first message. ``next`` will return up to ``most`` messages
+        at once. Raises ``Unreachable``, or the error with which the node refuses the worker."""
         stream = cls(channel, lost, most)
         stream._reading = asyncio.create_task(stream._read(), name="a destination's messages")
         stream._watching = asyncio.create_task(stream._watch(), name="a destination's master")
@@ -110,7 +110,11 @@ class DestinationStream:
             while True:
                 await self._channel.deliver(self._take)
         except VlsnLogError as error:
-            self._end(error if not isinstance(error, ChannelClosed) else Unreachable(f"the master is gone: {error}"))
+            self._end(
+                error
+                if not isinstance(error, ChannelClosed)
+                else Unreachable(f"the connection to the master was lost: {error}")
+            )
 
     async def _watch(self) -> None:
         """Ends the connection when the master is silent for too long."""
@@ -118,10 +122,10 @@ class DestinationStream:
         while self.fault is None:
             left = self._heard_s + SILENT_S - asyncio.get_running_loop().time()
             if left <= 0 and is_late:
-                self._end(Unreachable(f"the master says nothing for {SILENT_S:g} s"))
+                self._end(Unreachable(f"the master was silent for {SILENT_S:g} s"))
                 await self._channel.close()
                 return
-            # this process itself may have been stopped, so messages that have arrived meanwhile are read first
+            # this process may have been stopped, so messages that have arrived meanwhile are read first
             is_late = left <= 0
             await asyncio.sleep(max(left, LOOK_AGAIN_S))
 
@@ -146,7 +150,7 @@ class DestinationStream:
         elif kind == END:
             raise problem.error_of(bytes(rest))
         else:
-            raise BadBody(f"a master says nothing of the kind {kind!r}")
+            raise BadBody(f"a master sends no message of the kind {kind!r}")
         self._came.set()
         return True
 
@@ -159,7 +163,7 @@ class DestinationStream:
             told.set_result(None)
         else:
             told.set_exception(error)
-            told.exception()  # marks the error as seen, because the caller may not wait for it
+            told.exception()  # marks the error as seen, because the caller may not wait for the future
 
     def _end(self, error: VlsnLogError) -> None:
         if self.fault is None:
@@ -177,24 +181,25 @@ class DestinationStream:
         await self._came.wait()
 
     async def grant(self, messages: int) -> None:
-        """Allows the node to send ``messages`` more messages. If the connection is lost, ``next`` raises the error,
-        after the messages that had arrived."""
+        """Allows the node to send ``messages`` more messages. If the connection is lost, ``next`` first returns the
+        messages that had arrived, then raises the error."""
         try:
             async with self._sending:
                 await self._channel.send(head(CREDIT, messages))
         except ChannelClosed as error:
-            self._end(Unreachable(f"the master is gone: {error}"))
+            self._end(Unreachable(f"the connection to the master was lost: {error}"))
 
     async def next(self) -> Taken:
-        """Returns messages in the order in which they were sent. Once all that had arrived are returned, raises the
+        """Returns messages in the order in which they were sent. After the last one that had arrived, raises the
         error that has ended the connection."""
         while not self._arrived:
             await self._until_more()
         return self._arrived.popleft()
 
     async def ack(self, vlsns: Vlsns) -> asyncio.Future[None]:
-        """Acknowledges up to ``ACKS_MAX`` messages, together with others of the same turn of the event loop. The future
-        is done once these acknowledgements are durable. If the connection is lost, the future is passed to ``lost``."""
+        """Acknowledges up to ``ACKS_MAX`` messages, together with other acknowledgements of the same turn of the event
+        loop. The returned future completes once the acknowledgements are durable. If the connection is lost, the future
+        is passed to ``lost``."""
         while True:
             ack = self._acks.get(self._open)
             if ack is not None and ack.count + len(vlsns) <= ACKS_MAX:
@@ -206,7 +211,7 @@ class DestinationStream:
             if len(self._unsent) < UNSENT_MAX:
                 ack = self._begin_ack()
                 break
-            # another caller that waited may have begun an acknowledgement by then
+            # another caller may have begun an acknowledgement by then
             await asyncio.wait([next(iter(self._unsent.values()))])
         ack.columns.append(vlsns)
         ack.count += len(vlsns)
@@ -220,30 +225,32 @@ class DestinationStream:
         return ack
 
     def pass_over(self, vlsns: Vlsns) -> None:
-        """Notes that nobody looked at the messages ``vlsns``, which ``next`` had returned; ``close`` tells the node."""
+        """Notes that the worker has not processed ``vlsns``, which ``next`` had returned. ``close`` reports these
+        messages to the node."""
         self._passed_over.append(vlsns)
 
     async def _send_ack(self, number: int, ack: _Ack) -> None:
-        """Sends one acknowledgement. It runs as a task of its own, because several callers share the acknowledgement
-        and one of them may be cancelled."""
+        """Sends one acknowledgement. The send runs as a separate task, because several callers share the
+        acknowledgement and one caller may be cancelled."""
         try:
             async with self._sending:
                 if self._open == number:
                     self._open = 0
                 await self._channel.send(head(ACK, number) + VlsnSet.of(ack.vlsns()).pack())
         except ChannelClosed as error:
-            self._end(Unreachable(f"the master is gone: {error}"))
+            self._end(Unreachable(f"the connection to the master was lost: {error}"))
         finally:
             del self._unsent[number]
 
     @property
     def unanswered(self) -> list[asyncio.Future[None]]:
-        """The acknowledgements that are not durable yet."""
+        """The futures of the acknowledgements that are not durable yet."""
         return [ack.told for ack in self._acks.values()]
 
     async def close(self) -> None:
-        """Tells the master which messages nobody looked at, and closes the connection. Acknowledgements under way are
-        passed to ``lost``. Waits at most ``LAST_WORD_S`` for a master that reads nothing."""
+        """Reports to the master which messages the worker has not processed, and closes the connection.
+        Acknowledgements without an answer are passed to ``lost``. Waits at most ``LAST_WORD_S`` for a master that
+        reads nothing."""
         try:
             if self.fault is None:
                 self.fault = Unreachable("the worker has left")
@@ -260,7 +267,8 @@ class DestinationStream:
             await self._channel.close()
 
     def _unread(self) -> VlsnSet:
-        """Returns the VLSNs of the messages that nobody looked at, including those that have arrived by now."""
+        """Returns the VLSNs of the messages that the worker has not processed, including those that have just
+        arrived."""
         columns = [*self._passed_over, *(each.vlsns for each in self._arrived)]
         self._arrived.clear()
         return VlsnSet.of(np.concatenate(columns))

@@ -1,7 +1,7 @@
-"""The destinations of a group, as a client uses them. Every call goes to the master.
+"""The destinations of a group, as a client uses them. Every call that uses destinations goes to the master.
 
-A call is sent again after a change of master if doing it twice has the same effect as doing it once: to create a
-destination under its uuid, to acknowledge, to drop, to move.
+After a change of master the client repeats a call if a repeat has no further effect. Such calls create a destination
+under its uuid, acknowledge, drop or move.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from vlsn.state.destinations import key_of
 PATH: Final = "/v1/destinations"
 _WHAT: Final = "destination"
 AGAIN_S: Final = 0.1
-"""The seconds after the loss of a connection until the client connects again."""
+"""The seconds between the loss of a connection and the next connection."""
 OPEN_TRIES: Final = 100
-"""The most connections that may be lost one after another before a node has answered on one of them."""
+"""The most connections in a row that may be lost before any message of a node has arrived."""
 STREAM_BYTES_MAX: Final = 64 * MIB
-"""The most bytes of one answer: several messages, or a single message that is larger."""
+"""The most bytes of one answer. The answer may have several messages up to this size, or a single larger message."""
 Rows = Sequence[tuple[int, int, int, bytes | None, bytes]]
 """The VLSN, attempt, time, key and value of each message."""
 
@@ -44,7 +44,7 @@ class _Listed(msgspec.Struct):
 
 
 class Destinations:
-    """The destinations of one group. Each destination is a dict with the fields that the HTTP API answers."""
+    """The destinations of one group. Each destination is a dict with the fields of the HTTP API's answer."""
 
     def __init__(self, endpoints: Endpoints, network: Network, *, timeout_s: float) -> None:
         self._calls = MasterCalls(endpoints, network, timeout_s=timeout_s)
@@ -86,23 +86,23 @@ class Destinations:
         return await self._told("POST", f"{_path(name)}/pause", b"{}")
 
     async def resume(self, name: str) -> dict[str, Any]:
-        """Ends a pause. Raises the same errors as ``pause``."""
+        """Ends a pause: messages are delivered again. Raises the same errors as ``pause``."""
         return await self._told("POST", f"{_path(name)}/resume", b"{}")
 
     async def retry_dead(self, name: str, vlsns: Sequence[int] | None = None) -> dict[str, Any]:
-        """Delivers dead messages again: those of ``vlsns``, or all that are kept. If one of ``vlsns`` is not dead,
-        raises ``NotFound`` and changes nothing. Raises the errors of ``pause``, and ``OutcomeUnknown``."""
+        """Delivers dead messages again: the messages ``vlsns``, or all that the log still has. If one of ``vlsns``
+        is not dead, raises ``NotFound`` and changes nothing. Raises the errors of ``pause``, and ``OutcomeUnknown``."""
         if vlsns is None:
             return await self._told("POST", f"{_path(name)}/retry-dead", b"{}")
         return await self._told("POST", f"{_path(name)}/retry-dead", encoded({"vlsns": [*vlsns]}), again=False)
 
     async def delete_dead(self, name: str, vlsns: Sequence[int]) -> dict[str, Any]:
-        """Deletes the dead messages ``vlsns``, so that they cannot be tried again. Their dead-letter entries stay in
-        the log. Raises the same errors as ``retry_dead``."""
+        """Deletes the dead messages ``vlsns``, so that they cannot be tried again. The dead-letter entries of the
+        messages stay in the log. Raises the same errors as ``retry_dead``."""
         return await self._told("POST", f"{_path(name)}/delete-dead", encoded({"vlsns": [*vlsns]}), again=False)
 
     async def move(self, name: str, to: int | str) -> dict[str, Any]:
-        """Moves the destination to ``to``: a VLSN, ``"start"`` or ``"end"``. From there on every message counts as
+        """Moves the destination to ``to``: a VLSN, ``"start"`` or ``"end"``. Every message from ``to`` on counts as
         unacknowledged. Raises ``Trimmed``, and the errors of ``pause``."""
         return await self._told("POST", f"{_path(name)}/move", encoded({"to": to}))
 
@@ -113,15 +113,15 @@ class Destinations:
 
     async def take(self, name: str, most: int, wait_s: float) -> tuple[str, message_batch.Taken]:
         """Takes up to ``most`` messages, and waits ``wait_s`` seconds for the first. Returns the uuid of the
-        destination, and the messages. A message that is lost on the way is delivered again."""
+        destination, and the messages. If the answer is lost, its messages are delivered again later."""
         path = f"{_path(name)}/messages?max={most}&wait={wait_s:g}"
         accept = message_batch.CONTENT_TYPE
         answer = await self._calls.call("GET", path, again=True, answer_s=wait_s + 5.0, accept=accept)
         return answer.headers.get(UUID, ""), message_batch.decode(bytes(answer.body))
 
     async def connect(self, name: str, most: int, together: int, lost: Lost) -> DestinationStream:
-        """Connects a worker, which receives up to ``most`` messages at once; the node sends up to ``together`` at once.
-        Raises the same errors as ``take``."""
+        """Connects a worker that receives messages. ``next`` of the connection returns up to ``most`` messages; the
+        node sends up to ``together`` messages at once. Raises the same errors as ``take``."""
         path, tries = f"{_path(name)}/consume?max={together}", 0
         while True:
             channel = await self._calls.channel(path, message_bytes_max=STREAM_BYTES_MAX)
@@ -136,7 +136,7 @@ class Destinations:
             await asyncio.sleep(AGAIN_S)
 
     def left(self) -> None:
-        """Notes that another node may be the master by now."""
+        """Notes that another node may be the master now."""
         self._calls.left()
 
     async def ack(self, name: str, vlsns: VlsnSet | Sequence[int], uuid: str = "") -> None:
@@ -149,8 +149,8 @@ class Destinations:
     async def nack(
         self, name: str, vlsns: Sequence[int], reason: str, uuid: str = "", *, delay_s: float | None = None
     ) -> None:
-        """Returns messages, which are delivered again or are dead. ``delay_s`` works as in ``Message.nack``. Raises the
-        same errors as ``ack``, and ``BadArgument``."""
+        """Returns messages, which are delivered again or become dead letters. ``delay_s`` works as in
+        ``Message.nack``. Raises the same errors as ``ack``, and ``BadArgument``."""
         asked: dict[str, Any] = {"vlsns": vlsns, "reason": reason, "uuid": uuid}
         if delay_s is not None:
             asked["delay_s"] = _seconds("delay_s", delay_s)
@@ -163,7 +163,8 @@ class Destinations:
 
 
 def _seconds(key: str, value: float) -> float:
-    """Raises ``BadArgument`` for a number that JSON cannot hold, because such a setting would count as left out."""
+    """Raises ``BadArgument`` for infinity or NaN: JSON cannot hold such a number, and the setting would look as if
+    it were left out."""
     if not isfinite(value):
         raise BadArgument(f"{key}: {value} is no number of seconds")
     return value

@@ -1,8 +1,8 @@
 """The nodes that a client knows, and which of these nodes is the master.
 
-A client is given some URLs, and learns the other members from any status that a node answers. If a member has answered
-at a URL that the client was given, the client uses this URL. The URL that the group lists for the member may not be
-reachable from the client.
+A client starts with some URLs, and learns the other members from the status of any node. If a member has answered at
+one of the URLs that the client started with, the client uses that URL. The URL that the group lists for the member
+may not be reachable from the client.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from vlsn.seams import Buffer
 
 STATUS_TIMEOUT_S = 2.0
 CALLERS_AT_ONCE_MAX = 16
-"""The most clients of one process that may look for one group's master and connect at once. If thousands began
-together, all would be too late, because each would wait until the others' answers are read."""
+"""The most clients of one process that may look for one group's master and connect at once. If thousands of clients
+began together, each would wait for the others' answers, and all would be late."""
 SILENT_S = 0.3
-"""The seconds to wait for the other nodes once more than half of the nodes have answered."""
+"""Once more than half of the nodes have answered, the client waits this many seconds for the other nodes."""
 LOOK_EVERY_S = 5.0
-"""The seconds for which a list of the group's members stays valid before the nodes are asked again."""
+"""The client keeps a list of the group's members for this many seconds before it asks the nodes again."""
 _VLSN = re.compile(r"[0-9]{1,18}\Z")
 
 
 class _StatusSaid(msgspec.Struct):
-    """The fields of a status that the client reads. Nodes of other versions may answer fewer or more fields."""
+    """The fields of a status that the client reads. Nodes of other versions may send fewer or more fields."""
 
     node: str
     state: str
@@ -64,7 +64,7 @@ class Status:
 
     @property
     def master(self) -> str:
-        """The name of the master, as this node knows it; empty when it knows none."""
+        """The name of the master, as far as this node knows; "" if it knows none."""
         return str(self.document.get("master") or "")
 
     @property
@@ -73,7 +73,7 @@ class Status:
 
     @property
     def level(self) -> int:
-        """The group's level, as this node knows it durable."""
+        """The group's durable level, as far as this node knows."""
         return int(self.document.get("level", 1))
 
     @property
@@ -83,8 +83,8 @@ class Status:
 
     @property
     def listed_at(self) -> int:
-        """The VLSN of the GROUP entry that lists ``members``, if that entry is durable and this node takes part in its
-        group; otherwise 0."""
+        """The VLSN of the GROUP entry that lists ``members``. Returns 0 if the GROUP entry is not durable, or if this
+        node takes no part in its group."""
         return int(self.document.get("members_at", 0)) if self.document["state"] in ("MASTER", "REPLICA") else 0
 
     @property
@@ -120,27 +120,28 @@ def silence_of(endpoints: Endpoints) -> VlsnLogError:
 
 
 class Endpoints:
-    """The URLs of a group's nodes: the URLs that were given, then those that were learned."""
+    """The URLs of a group's nodes: first the URLs that the client started with, then those that it has learned."""
 
     def __init__(self, network: Network, urls: Sequence[str]) -> None:
         self.given = tuple(urls)
         self.turns = _turns_of(self.given)
-        """A semaphore to hold while the client looks for the master and connects."""
+        """A semaphore. A client holds the semaphore while it looks for the master and connects."""
         self.durable = 0
-        """The highest VLSN that any answer called durable. Every read of this client reaches at least this VLSN."""
+        """The highest VLSN that any answer reported as durable. Every read of this client reaches at least this
+        VLSN."""
         self.level = 1
         """The highest level of the group that a node has reported."""
         self._network = network
         self._members: dict[str, str] = {}
         self._reached: dict[str, str] = {}
         self.term = 0
-        """The highest term in which a node said that it leads."""
+        """The highest term for which a node has reported that it is the master."""
         self._nodes: dict[str, str] = {}
         """The name of the node that has answered at each URL."""
         self._listed_at, self._listed = 0, dict[str, str]()
         """The VLSN of the newest durable list of members, and that list."""
         self._places: dict[str, str] = {}
-        """Each member's URL, as any node said it."""
+        """Each member's URL, as reported by any node."""
         self._asking: set[asyncio.Task[bool]] = set()
         self._silent: set[str] = set()
         """The URLs that did not answer in time with the group's list. ``look`` does not wait for them."""
@@ -157,8 +158,8 @@ class Endpoints:
 
     @property
     def readable(self) -> list[str]:
-        """The known URLs, without those of nodes that the group no longer lists. If none is left, the URLs of the
-        members. Nodes are recognised by their names, because a client may reach a node at another URL than the members
+        """The known URLs, except those of nodes that the group no longer lists. If none is left, the URLs that the
+        group lists. Nodes are compared by name, because a client may reach a node at another URL than the members
         do."""
         if not self._listed:
             return self.urls
@@ -166,10 +167,10 @@ class Endpoints:
         return left or [self._reached.get(name, url) for name, url in self._listed.items()]
 
     async def look(self, most_s: float) -> None:
-        """Asks all nodes that the group lists which members the group has, unless a list was received less than
-        ``LOOK_EVERY_S`` ago. A node that was removed from the group may not know it, and would go on answering with its
-        old data. Waits at most ``most_s`` seconds. Once one node has answered, the others get ``SILENT_S`` more; nodes
-        that were silent before are not waited for."""
+        """Asks all listed nodes for the group's members, unless a node has sent the members less than ``LOOK_EVERY_S``
+        ago. A removed node may not know of its removal, and would continue to answer with its old data. Waits at most
+        ``most_s`` seconds. Once one node has answered, the other nodes have ``SILENT_S`` more seconds. Nodes that were
+        silent before are not waited for."""
         loop = asyncio.get_running_loop()
         if self._look is None or (self._look.done() and loop.time() >= self._looked_s + LOOK_EVERY_S):
             self._looked_s = loop.time()
@@ -178,7 +179,7 @@ class Endpoints:
             await asyncio.wait((self._look,), timeout=most_s if most_s < inf else None)
 
     def close(self) -> None:
-        """Cancels the requests under way."""
+        """Cancels the requests that are not answered yet."""
         for task in (self._look, *self._asking):
             if task is not None:
                 task.cancel()
@@ -189,7 +190,7 @@ class Endpoints:
         await self._hear([url for url in self._places.values() if url not in reached], heard=found)
 
     async def _hear(self, urls: Sequence[str], *, heard: bool) -> bool:
-        """Asks the nodes at ``urls``. Says whether one of them has answered, now or before (``heard``)."""
+        """Asks the nodes at ``urls``. Returns whether one of the nodes has answered, now or before (``heard``)."""
         loop = asyncio.get_running_loop()
         asked = {asyncio.create_task(self._hears(url), name="vlsnlog-hear"): url for url in urls}
         self._asking.update(asked)
@@ -213,7 +214,7 @@ class Endpoints:
         return False
 
     def _note(self, status: Status) -> None:
-        """Notes which node answers at this URL, and which members the node lists."""
+        """Notes which node answers at the status's URL, and which members that node lists."""
         self._nodes[status.url] = status.node
         self._places.update(status.members)
         if status.listed_at > self._listed_at:
@@ -230,7 +231,7 @@ class Endpoints:
         return response
 
     def called_durable(self, vlsn: int) -> None:
-        """Notes that a node called ``vlsn`` durable."""
+        """Notes that a node reported ``vlsn`` as durable."""
         if vlsn > self.durable:
             self.durable = vlsn
 
@@ -246,14 +247,14 @@ class Endpoints:
         return Status(url, document)
 
     async def statuses(self, urls: Sequence[str]) -> list[Status | VlsnLogError]:
-        """Asks every node at once. The result has an error in place of each answer that is missing."""
+        """Asks every node at once. In place of a missing answer the result has an error."""
         return list(await asyncio.gather(*(self._status_or_error(url) for url in urls)))
 
     async def master(self, *, but: str = "") -> str:
-        """Finds the master's URL: asks every known node, and returns the first node that leads, in a term not below one
-        seen before. If other nodes name a master that could not be asked, they are believed once that master has had
-        ``SILENT_S`` to answer itself. ``but`` is a URL that is known to be silent, and is not asked. Raises
-        ``NotMaster`` if no answer names a master, ``Unreachable`` if no node answers, ``WrongGroup``."""
+        """Finds the master's URL: asks every known node, and returns the first node that leads in a term not below
+        any term seen before. If other nodes name a master that could not be asked, the client believes them after
+        the master had ``SILENT_S`` seconds to answer itself. ``but`` is the URL of a silent node, which is not
+        asked. Raises ``NotMaster`` if no answer names a master, ``Unreachable`` if no node answers, ``WrongGroup``."""
         asked = {asyncio.create_task(self._status_or_error(url)): url for url in self.urls if url != but}
         deadline: float | None = None
         loop = asyncio.get_running_loop()
@@ -278,8 +279,8 @@ class Endpoints:
         return self._named([task.result() for task in asked if task not in waiting], set(asked.values()))
 
     def _named(self, answers: Sequence[Status | VlsnLogError], asked: set[str]) -> str:
-        """Returns the URL of the master that the answers name, unless that URL was asked: a node that was asked is
-        silent, or no longer leads."""
+        """Returns the URL of the master that the answers name. Returns "" if that URL was asked itself, because that
+        node is silent or no longer leads."""
         statuses = [answer for answer in answers if isinstance(answer, Status)]
         if not statuses:
             faults = [answer for answer in answers if isinstance(answer, VlsnLogError)]

@@ -1,7 +1,7 @@
-"""A group: appends that are sent as one batch, with the limits of a group.
+"""A group of appends that are sent as one batch, with the limits of a group.
 
-A group of single appends has one waiter for each append, which receives the append's VLSN. A batch is sent alone and
-has one waiter, which receives the node's whole answer (``Appended``).
+A group of single appends has a waiter for each append, which receives the append's VLSN. A whole batch
+(``append_many``) is sent alone, and has one waiter, which receives all fields of the node's answer (``Appended``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vlsn.seams import Buffer
 GROUP_ENTRIES_MAX: Final = 4096
 GROUP_BYTES_MAX: Final = BLOCK_BYTES_MAX // 2
 SMALL_BYTES: Final = GROUP_BYTES_MAX // GROUP_ENTRIES_MAX
-"""The bytes of appends up to this size are not counted, because the limit on a group's entries bounds them."""
+"""Bytes are not counted for appends up to this size: the limit on the entries of a group also bounds their bytes."""
 ENTRY_OVERHEAD_BYTES: Final = 8
 WAKE_AT_ONCE: Final = 512
 
@@ -35,7 +35,7 @@ Key = bytes | None
 
 class Identity:
     """A producer's name: its id, and ``born``, a VLSN that was durable before its first submission. ``next`` is the
-    sequence that comes next. With ``fixed`` the caller chooses and remembers the sequences."""
+    sequence of its next submission. With ``fixed`` the caller chooses and remembers the sequences."""
 
     __slots__ = ("born", "broken", "fixed", "next", "producer", "taken")
 
@@ -45,17 +45,16 @@ class Identity:
         self.fixed = fixed
         self.next = 0
         self.taken = 0
-        """Every sequence before this one is acknowledged, or belongs to the groups up to the last one that may be
-        logged."""
+        """A sequence number. All lower sequences are acknowledged, or are in use by groups that may be logged."""
         self.broken = False
-        """True once a later submission is not sure to follow on the submission before it."""
+        """True once it is not certain that a later submission follows directly on the one before."""
 
 
 class Waiter(Protocol):
-    """The receiver of an answer: a future, or an object that lives longer than the caller."""
+    """Receives an answer: a future, or an object that outlives the caller."""
 
     def done(self) -> bool:
-        """Says whether the waiter accepts no answer any more."""
+        """Returns whether the waiter accepts no answer any more."""
         ...
 
     def set_result(self, result: Any, /) -> None: ...
@@ -65,31 +64,31 @@ class Waiter(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Appends that gathered while others were sent, each with its waiter; or one ``batch``, with one waiter."""
+    """Appends that were queued together, each with its waiter; or one ``batch`` with a single waiter."""
 
     deadline: float
     acks: Acks | None = None
-    """The ack policy of this group; None for the client's."""
+    """The ack policy of this group, or None for the client's policy."""
     durability: GroupDurability | None = None
-    """The durability of this group; None for the client's."""
+    """The durability of this group, or None for the client's durability."""
     batch: list[Buffer] | None = None
     values: list[bytes] = field(default_factory=list)
     keys: list[Key] | None = None
     waiters: list[Waiter] = field(default_factory=list)
     large_bytes: int = 0
     size: int = 0
-    """The bytes of the whole group, known once the group is closed."""
+    """The bytes of the whole group; set when the group is closed."""
     id: int = 0
     sent_at: float = 0.0
     identity: Identity | None = None
-    """The identity under which the group was sent; None while any identity would do."""
+    """The producer name under which the group was sent, or None before it is sent."""
     sequence: int = 0
     transaction: bool = False
-    """The batch is a whole transaction, and ``identity`` is the transaction's own."""
+    """True if the batch is a whole transaction; For a whole transaction, ``identity`` is its own."""
     sets: bytes = b""
-    """The state that the transaction sets, as JSON. If there is any, the batch may be empty."""
+    """The positions and sink states that the transaction sets, as JSON. If there are any, the batch may be empty."""
     uncertain: bool = False
-    """The group was sent and not answered, so it may be in the log."""
+    """True if the group was sent and not answered, so it may be in the log."""
 
     @property
     def full(self) -> bool:
@@ -141,7 +140,7 @@ class Group:
         for vlsn, waiter in enumerate(self.waiters[start:end], answer.first + start):
             try:
                 waiter.set_result(vlsn)
-            except asyncio.InvalidStateError:  # the caller was cancelled; asking each waiter first would cost more
+            except asyncio.InvalidStateError:  # the caller was cancelled; to ask each waiter first would cost more
                 pass
 
     def fail(self, error: VlsnLogError) -> None:
@@ -154,7 +153,7 @@ class Group:
                 waiter.set_exception(error)
 
     def split(self) -> list[Group]:
-        """Returns the same appends, each in a group of its own."""
+        """Returns the same appends, as groups of a single append each."""
         groups = []
         for index, waiter in enumerate(self.waiters):
             alone = Group(self.deadline)
@@ -199,14 +198,14 @@ def check_longest(values: Sequence[bytes], keys: Sequence[Key] | None) -> None:
 
 
 class Waking:
-    """The waiters of groups that are acknowledged. In a large group the waiters are woken in slices, one slice in each
-    turn of the event loop. While the last waiters wake, the next appends of the first waiters are already on their way.
-    So neither the client nor the node waits for all of the other's work."""
+    """Wakes the waiters of acknowledged groups, in slices: one slice of a large group in each turn of the event
+    loop. While the last waiters wake, the first ones have already sent their next appends. So client and node work
+    at the same time."""
 
     def __init__(self, acks: Acks) -> None:
         self._acks = acks
         self._asleep: deque[tuple[Group, Answer, int]] = deque()
-        """Each group that is being woken, its answer, and how many of its waiters are awake."""
+        """For each group that is being woken: the group, its answer, and the number of its waiters that are awake."""
 
     def put(self, group: Group, answer: Answer) -> None:
         self._asleep.append((group, answer, 0))

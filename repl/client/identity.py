@@ -1,14 +1,14 @@
 """The names under which a client sends its groups as a producer, so that the log takes each group once.
 
-A group gets its sequence when it is sent for the first time. The group keeps this sequence while it may be in the log.
-That is so for every group that was sent and not answered, and for all groups before it. The groups after these get new
-sequences.
+A group of appends gets its sequence (a number from 0 on) when it is sent for the first time. A group that was sent and
+not answered may be in the log. So this group keeps its sequence, and so do all groups before it. The groups after it
+get new sequences.
 
     sent 4 5 6 7, 4 acknowledged, 5 refused, then the connection is lost     5 6 7 go out again as 5 6 7
     sent 4 5 6 7, 4 acknowledged, 5 6 7 refused                              5 6 7 are free for whatever goes out
 
-If the client gives up a group that may be in the log, no later group is sure to follow on it. So the later groups begin
-again under a new producer name, from sequence 0 on.
+If the client gives up a group that may be in the log, it is not certain that later groups follow directly on it. So
+the later groups start again under a new producer id, from sequence 0 on.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from vlsn.seams import Random
 
 
 class Identities:
-    """Gives groups their producer names and sequences."""
+    """Assigns producer names and sequences to groups."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
         self._current: Identity | None = None
 
     def name(self, group: Group, born: int) -> None:
-        """Names ``group``, which is sent next."""
+        """Assigns a name to ``group``, which is sent next."""
         if group.identity is not None:
             return
         current = self._current
@@ -42,7 +42,7 @@ class Identities:
         group.identity.taken = max(group.identity.taken, group.sequence + 1)
 
     def settle(self, groups: Sequence[Group]) -> None:
-        """Records that nothing is on its way any more, and that ``groups`` are sent first."""
+        """Records that no group waits for an answer any more, and that ``groups`` are sent first."""
         for group in groups:
             if group.uncertain and group.identity is not None:
                 group.identity.taken = max(group.identity.taken, group.sequence + 1)

@@ -1,8 +1,8 @@
-"""Calls of a group's master, which are made again through changes of the master.
+"""Calls to a group's master, which are repeated through changes of master.
 
-A master that has answered is asked again, without asking the other nodes, until it fails. Once its time is over, a call
-raises the reason that kept it waiting. If the last try was cut short, that reason is the one of the try before, if
-there was a try before.
+A master that has answered is called again, without asking the other nodes, until a call fails. When its timeout is
+over, a call raises the reason that kept it waiting. If the timeout cut the last try short, the reason is that of the
+try before.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from vlsn.seams import Channel
 
 T = TypeVar("T")
 ANSWER_S: Final = 2.0
-"""The seconds that a node gets to answer, beyond the time in which it must make a change."""
+"""The seconds that a node has for its answer, in addition to the time for making the change."""
 TRY_S: Final = 5.0
-"""The seconds that one master gets to make a change, before the client looks for the master again."""
+"""The seconds that one master has for a change, before the client looks for the master again."""
 LEFT_S_MIN: Final = 0.001
 _JSON: Final = {"Content-Type": "application/json"}
 
 
 class MasterCalls:
-    """Changes a group's state by calls of the master. Each call is tried for ``timeout_s`` seconds."""
+    """Changes a group's state by calls to the master. Each call is tried for ``timeout_s`` seconds."""
 
     def __init__(self, endpoints: Endpoints, network: Network, *, timeout_s: float) -> None:
         self._endpoints = endpoints
         self._network = network
         self._timeout_s = timeout_s
         self._master = ""
-        """The URL of the master that answered last; empty if the client must look for it."""
+        """The URL of the master that answered last; "" if the client must look for the master."""
         self._looking = asyncio.Lock()
 
     async def put(self, path: str, body: bytes, *, again: bool) -> Response:
-        """Puts ``body`` at ``path``. With ``again``, the call is repeated even if the change may have been made
-        already. Raises the master's refusal. Once the time is over, raises the reason that kept the call waiting, or
-        ``OutcomeUnknown``."""
+        """Sends PUT with ``body`` to ``path``. With ``again``, the call is repeated even if the change may have been
+        made already. Raises the master's refusal. After the timeout, raises the reason that kept the call waiting,
+        or ``OutcomeUnknown``."""
         try_s = min(TRY_S, self._timeout_s)
         return await self.call("PUT", f"{path}?timeout={try_s:g}", body, again=again, answer_s=try_s)
 
     async def delete(self, path: str, *, again: bool) -> None:
-        """Deletes ``path``, durable on return. Raises ``NotFound``, and the errors of ``put``."""
+        """Sends DELETE to ``path``; durable on return. Raises ``NotFound``, and the errors of ``put``."""
         asked, try_s = False, min(TRY_S, self._timeout_s)
 
         async def delete(url: str, _: float) -> None:
@@ -57,7 +57,7 @@ class MasterCalls:
             try:
                 await self._asked("DELETE", f"{url}{path}?timeout={try_s:g}", b"", _JSON, try_s)
             except NotFound:
-                if not asked_before:  # an earlier call, whose answer was lost, has deleted it
+                if not asked_before:  # NotFound in a repeat: an earlier call, whose answer was lost, has deleted it
                     raise
 
         await self.at_master(delete, again=again)
@@ -80,12 +80,12 @@ class MasterCalls:
         )
 
     def left(self) -> None:
-        """Notes that another node may be the master by now, so the client looks for the master before the next call."""
+        """Notes that another node may be the master now. The client looks for the master before the next call."""
         self._master = ""
 
     async def at_master(self, ask: Callable[[str, float], Awaitable[T]], *, again: bool, try_s: float = 0.0) -> T:
-        """Asks whichever node is master, until one answers or the client's time is over. ``ask`` is called with the
-        master's URL and the seconds of this try: ``try_s``, or the rest of the time. With ``again``, the call is
+        """Calls whichever node is the master, until one answers or the timeout is over. ``ask`` is called with the
+        master's URL and the seconds of this try: ``try_s``, or the rest of the timeout. With ``again``, the call is
         repeated even if it may have been carried out already. Raises the same errors as ``put``."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_s
@@ -101,7 +101,7 @@ class MasterCalls:
                 if isinstance(error, NotMaster | Unreachable | OutcomeUnknown) and self._master == url:
                     self._master = ""
                 if isinstance(error, Unreachable) and left_s < try_s and told is not None:
-                    raise told from error  # no node was silent for long; the time was over
+                    raise told from error  # no try was silent for long: the timeout cut the last try short
                 told = error
                 raise
 

@@ -1,6 +1,6 @@
-"""A network for calls of one log only: a node that has another log refuses each call (``WrongGroup``).
+"""A network for calls to one log only: a node that has another log refuses each call (``WrongGroup``).
 
-URLs say where nodes are, and two groups may have the same name. So each call carries the log's own name. Whichever node
+A URL names a node, not a log, and two groups may have the same name. So each call names its log. Whichever node
 answers, no other log is read or written.
 """
 

@@ -1,4 +1,4 @@
-"""Pages of a read: entries as a node answers them, and the place where the next page starts."""
+"""Pages of a read. A page has the entries of one answer, and the place where the next page starts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from vlsn.format.frame import padded
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Entries in ascending order of VLSN. ``next_vlsn`` is where the next page starts, after any entries that were
-    filtered out. ``durable`` is the node's durable end when it answered. ``term`` is the term of the last block, or 0
-    if there is none."""
+    """Entries in ascending order of VLSN. ``next_vlsn`` is the VLSN at which the next page starts: entries before it
+    that are missing here were filtered out. ``durable`` is the node's durable end when it answered. ``term`` is the
+    term of the last block, or 0 if there is none."""
 
     entries: list[Entry]
     next_vlsn: int

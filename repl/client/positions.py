@@ -1,8 +1,7 @@
-"""The positions of a group's consumers, as a client uses them: any node reports the positions, and the master sets
-them.
+"""The positions of a group's consumers, as a client uses them. Any node answers reads; the master makes changes.
 
-Each change has a name (``ConsumerChange.by``). So the client can send a change again, through changes of the master,
-until the answer comes or the client's time is over.
+Each change has a name (``ConsumerChange.by``). So the client can send the same change again, through changes of
+master, until an answer comes or the client's timeout is over.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class _Listed(msgspec.Struct):
 
 
 class Positions:
-    """The positions that one group stores."""
+    """The consumers' positions that one group stores."""
 
     def __init__(self, reader: Reader, stages: Stages) -> None:
         self._reader = reader
@@ -49,9 +48,9 @@ class Positions:
         return listed.consumers if listed is not None else []
 
     async def set(self, name: str, change: ConsumerChange) -> ConsumerAt:
-        """Sets a position, durable on return. Raises ``StaleTerm`` if another position has replaced the one that the
-        change starts from. Raises ``Trimmed``, ``BadArgument`` or ``TooLarge``. With each of these errors nothing is
-        logged. Once the client's time is over, raises the reason that kept the call waiting, or ``OutcomeUnknown``."""
+        """Sets a position; durable on return. Raises ``StaleTerm`` if the position that the change starts from was
+        replaced. Raises ``Trimmed``, ``BadArgument`` or ``TooLarge``. None of these errors leaves the change in the
+        log. After the client's timeout, raises the reason that kept the call waiting, or ``OutcomeUnknown``."""
         key_of(name)
         answer = await self._calls.put(f"{PATH}/{name}", encoded(change), again=bool(change.by))
         return decoded(answer, ConsumerAt, _WHAT)
@@ -60,9 +59,9 @@ class Positions:
         """Logs the batches ``parts``, each with its number of entries, together with the position after their input, in
         one block. The block is durable on a majority on return.
 
-        Raises ``StaleTerm`` if another position has replaced the one that the change starts from. Raises
-        ``TransactionGone``, ``TooLarge``, ``BadArgument`` or ``WrongVersion``. With each of these errors nothing is
-        logged. Once the client's time is over, raises ``OutcomeUnknown``, or the reason that kept the call waiting.
+        Raises ``StaleTerm`` if the position that the change starts from was replaced. Raises ``TransactionGone``,
+        ``TooLarge``, ``BadArgument`` or ``WrongVersion``. With each of these errors nothing is logged. After the
+        client's timeout, raises ``OutcomeUnknown``, or the reason that kept the call waiting.
         """
         key_of(name)
         return await self._stages.commit(parts, {"positions": {name: change}})

@@ -1,18 +1,19 @@
-"""Sends appends to the master: one pipelined connection takes them from the queue.
+"""Sends appends to the master: one connection takes groups of appends from the queue, and sends without waiting for
+answers.
 
-A group is sent as one batch, and its answer wakes every waiter of the group. Work is done for each group, not for each
-append, except one list append and one future.
+A group is sent as one batch, and its answer wakes every waiter of the group. Python code runs once for each group; an
+append costs only one list append and one future.
 
-1. An append is sent again only if it cannot have been logged: it was never sent, its refusal says so, or the append
-   came too late on an idle connection that the node had closed. An append that was sent and never answered raises
-   ``OutcomeUnknown``. The groups of an exactly-once client have names in the log (``identity.py``). So such a client
-   sends its groups again, in their order, until they are answered or their time is over.
-2. Groups are sent in the order of their appends. A refusal refuses all groups sent after the refused one, too; all of
-   these groups are sent again in the same order.
-3. Every append has a deadline. Past its deadline an append fails with the reason that kept it waiting.
+1. An append is sent again only if it cannot have been logged. That is certain if it was never sent, if its refusal says
+   so, or if the node had closed the idle connection before. An append that was sent and never answered raises
+   ``OutcomeUnknown``. The groups of an exactly-once client have names in the log (``identity.py``). So an exactly-once
+   client sends its unanswered groups again, in order, until they are answered or their timeout is over.
+2. Groups are sent in the order of their appends. If the node refuses a group, it also refuses all groups sent after it;
+   the client then sends all of them again in the same order.
+3. Every append has a deadline. After its deadline an append fails with the reason that kept it waiting.
 4. Memory is bounded: at most ``IN_FLIGHT_*`` is unanswered, and the queue is bounded, too.
 5. A master of an older vlsnlog does not accept, in one message, a transaction that sets positions or states. Such a
-   transaction fails with ``NoSets``, and is not sent.
+   transaction fails with ``NoSets``, and is not sent to an older master.
 """
 
 from __future__ import annotations
@@ -52,20 +53,20 @@ from vlsn.seams import Channel, Random
 from vlsn.together import failure_of, together
 
 IN_FLIGHT_GROUPS_MAX: Final = PRODUCER_REMEMBERED_MAX
-"""The most groups in flight: as many as the log remembers of a producer, because all of them may be sent again."""
+"""The most groups that may be unanswered: as many as the log remembers of a producer, because all may be sent again."""
 IN_FLIGHT_BYTES_MAX: Final = 32 << 20
 WATCH_PERIOD_S: Final = 0.1
 ANSWER_GRACE_S: Final = 1.0
-"""The seconds past an append's deadline during which the client still waits for the node's own answer."""
+"""The client waits this many seconds past an append's deadline for the node's own answer."""
 SILENCE_S: Final = 2.0
-"""Once the oldest group has waited this long, nothing more is sent, because the node may hang."""
+"""Once the oldest unanswered group has waited this many seconds, nothing more is sent, because the node may hang."""
 LOOK_AFTER_S: Final = 0.5
-"""Once the oldest group has waited this long, all nodes are asked who leads. The question is repeated after the same
-time."""
+"""Once the oldest unanswered group has waited this many seconds, the client asks all nodes which of them leads. While
+the master stays silent, the client asks again at the same interval."""
 LOOK_SOON_S: Final = 0.1
 LOOKS_SOON: Final = 15
-"""After this many searches for the successor of a silent master, the client searches less often. A master that does not
-answer mostly has a successor within a second or two."""
+"""After this many searches for the successor of a silent master, the client searches less often. A silent master
+usually has a successor within a second or two."""
 CONNECT_TIMEOUT_S: Final = 5.0
 
 
@@ -80,7 +81,7 @@ class NoSets(VlsnLogError):
 
 
 class Producer:
-    """The connection that sends the queue's appends. It runs on one event loop."""
+    """Sends the queue's appends over one connection at a time, on one event loop."""
 
     def __init__(
         self,
@@ -106,11 +107,11 @@ class Producer:
         self._waking = Waking(acks)
         self._next_id = 1
         self._fault: VlsnLogError | None = None
-        """The first refusal on this connection; after it nothing more is sent on this connection."""
+        """The first refusal on this connection; after a refusal nothing more is sent on the connection."""
         self._last_fault: VlsnLogError = Unreachable("no master took the append in time")
         self._progress = False
         self._takes_sets = False
-        """True if this connection's master accepts, in one message, transactions that set positions or states."""
+        """True if the current master accepts, in one message, transactions that set positions or states."""
         self._closing = False
         self._leaving: set[asyncio.Task[None]] = set()
         """Connections that are being closed."""
@@ -127,21 +128,22 @@ class Producer:
 
     async def last_answers(self) -> None:
         """After a refusal on this connection, waits for the answers that are still due, or for the loss of the
-        connection. Returns at once if nothing was refused. The node refuses the groups sent after a refused group, too.
-        Waiting for these refusals shows that those groups are not in the log."""
+        connection. Returns at once if nothing was refused. The node also refuses the groups sent after a refused
+        group; their refusals prove that these groups are not in the log."""
         while self._fault is not None and self._in_flight:
             self._settled.clear()
             await self._settled.wait()
 
     def stop(self) -> None:
-        """Stops sending; groups that still wait fail. Call ``flush`` first to let the groups be sent and answered."""
+        """Stops sending; groups that still wait fail. Call ``flush`` first to send all groups and receive their
+        answers."""
         self._closing = True
         error = LogClosed("the client was closed before this append was sent")
         for group in self._refused:
             group.fail(error)
         self._refused.clear()
         self.queue.close(error)
-        self.queue.work.set()  # wakes the task that waits for work, so that it sees the end
+        self.queue.work.set()  # wakes the task that waits for work, so that the task ends
         self._settle()
 
     def close(self) -> None:
@@ -150,7 +152,8 @@ class Producer:
         self._fail_in_flight("the client was closed before the answer")
 
     async def run(self) -> None:
-        """Owns the connection; runs until it is cancelled. However ``run`` ends, no append is left waiting."""
+        """Runs the client's connections until this task is cancelled. However ``run`` ends, no append is left
+        waiting."""
         try:
             await together(watch=self._watch(), connect=self._connect_forever())
         finally:
@@ -159,7 +162,7 @@ class Producer:
                 task.cancel()
             await asyncio.gather(*self._leaving, return_exceptions=True)
 
-    # One connection after another.
+    # The connections.
 
     async def _connect_forever(self) -> None:
         while not self._closing:
@@ -172,8 +175,8 @@ class Producer:
             self._last_fault = fault
 
     async def _pause(self, seconds: float) -> None:
-        """Pauses for ``seconds``, or until nothing waits any more. So the next append does not have to wait out a pause
-        that was begun for others."""
+        """Pauses for ``seconds``, or until no append waits any more. So a later append does not wait for the end of
+        a pause that began before it."""
         if self.queue:
             self._settled.clear()
             try:
@@ -183,10 +186,10 @@ class Producer:
                 pass
 
     async def _session(self) -> None:
-        """Runs one connection, from finding the master to the loss of the connection.
+        """Runs one connection: finds the master, connects, and sends until the connection is lost.
 
-        Returns if nothing is left to do, or if an append was answered before the connection broke; then the next
-        attempt starts without delay. Otherwise raises the error that broke the connection.
+        Returns if nothing is left to do, or if an append was answered before the connection was lost; then the next
+        attempt starts without delay. In all other cases raises the error that ended the connection.
         """
         if not self.queue:
             return
@@ -230,7 +233,7 @@ class Producer:
         return channel
 
     async def _leave(self, channel: Channel) -> None:
-        """Closes the channel. A silent node's part in the closing is waited for only if this client ends, too."""
+        """Closes the channel. The close handshake of a silent node is awaited only while this client ends."""
         mine = asyncio.current_task()
         if self._closing or mine is None or mine.cancelling():
             await channel.close()
@@ -241,12 +244,12 @@ class Producer:
 
     def _left(self, task: asyncio.Task[None]) -> None:
         self._leaving.discard(task)
-        failure_of(task)  # ignores the error: the connection is gone either way
+        failure_of(task)  # ignores the error: the connection is closed in any case
 
     def _end_session(self, fault: VlsnLogError, *, untaken: bool) -> None:
-        """Puts refused groups back to the front of the queue. With ``untaken``, groups that were sent and not answered
-        count as refused. Otherwise an exactly-once client puts such groups back, too; any other client reports their
-        outcome as unknown."""
+        """Moves refused groups back to the front of the queue. With ``untaken``, unanswered groups count as refused.
+        Without ``untaken`` an exactly-once client moves unanswered groups back, too; any other client reports
+        ``OutcomeUnknown`` for them."""
         self._last_fault = fault
         if untaken and not self._closing:
             self._refused += self._in_flight
@@ -274,8 +277,8 @@ class Producer:
         self._settle()
 
     def _fail_unnamed(self, why: str) -> None:
-        """Fails the groups that must not be sent again. Transactions may be sent again, because they have names of
-        their own."""
+        """Fails unanswered groups that must not be sent again. Transactions may be sent again, because each has a
+        name of its own."""
         for group in self._in_flight:
             if group.identity is None:
                 group.fail(_unknown(why))
@@ -316,7 +319,7 @@ class Producer:
         )
 
     def _message(self, group: Group) -> bytes:
-        """Makes the message of a group. From here on the group counts as possibly logged."""
+        """Makes the message of a group. After this call the group may be in the log."""
         now = group.sent_at = self._loop.time()
         group.id = self._next_id
         self._next_id += 1
@@ -340,10 +343,11 @@ class Producer:
                     raise self._fault
                 await channel.deliver(self._take)
         finally:
-            self._waking.wake_all()  # even after a cancel, because these appends are acknowledged
+            self._waking.wake_all()  # the waiters wake also after a cancel, because their appends are acknowledged
 
     def _take(self, message: bytes) -> bool:
-        """Takes the answers of one message. Returns True once all waiters that they answer are awake."""
+        """Processes the answers in one message from the node. Returns True once all waiters of the answered groups
+        are awake."""
         for answer in decode_answers(message):
             self._answered(answer)
         if not self._waking.wake_some() or self._fault is not None:
@@ -377,16 +381,16 @@ class Producer:
             return
         self._progress = True
         if not group.uncertain and group.identity is not None and not group.identity.fixed:
-            group.identity = None  # the sequence is free again
+            group.identity = None  # another group may use the sequence now
         if isinstance(error, TooLarge | BadBody) and len(group.waiters) > 1 and not group.uncertain:
-            # One append has spoilt the batch of its neighbours. Nothing was logged, so each append is sent alone.
+            # One invalid append made the node refuse the whole batch. Nothing was logged, so each append is sent alone.
             self._refused.extend(group.split())
         else:
             group.fail(error)
 
     def _comes_again(self, group: Group, error: VlsnLogError) -> bool:
-        """Says whether a producer may send ``group`` once more, after a refusal that leaves open whether the group is
-        in the log."""
+        """Returns whether a producer may send ``group`` once more. The question arises after a refusal that leaves open
+        whether the group is in the log."""
         identity = group.identity
         if identity is None:
             return False
@@ -401,15 +405,15 @@ class Producer:
             return True
         return False
 
-    # Time.
+    # Silent masters.
 
     async def _end_when_hung(self, url: str) -> None:
         await self._hung.wait()
         raise Unreachable(f"{url} does not answer")
 
     async def _end_when_unseated(self, url: str, term: int) -> None:
-        """Ends the connection once another node leads. A silent master may be stopped or cut off, and its connections
-        stay open nevertheless."""
+        """Ends the connection once another node leads. A master that is stopped or cut off is silent, but its
+        connections stay open."""
         while True:
             await self._silent.wait()
             leads, looks = await self._leader(), 0
@@ -425,7 +429,7 @@ class Producer:
             self._silent.clear()
 
     async def _leader(self, *, but: str = "") -> str:
-        """Returns the master's URL without asking ``but``, or "" if no node is known to lead."""
+        """Returns the master's URL, or "" if no node is known to lead. The node at ``but`` is not asked."""
         try:
             return await self._endpoints.master(but=but)
         except VlsnLogError:
@@ -450,7 +454,7 @@ class Producer:
         return bool(self._in_flight) and self._in_flight[0].sent_at + LOOK_AFTER_S < self._loop.time()
 
     def _is_hung(self, now: float) -> bool:
-        """Says whether the master counts as hung. An exactly-once client gives up early, because it may send its
+        """Returns whether the master counts as hung. An exactly-once client gives up early, because it may send its
         appends again. Any other client waits as long as an answer may arrive."""
         if self._identities is not None and self._in_flight[0].sent_at + SILENCE_S < now:
             return True
@@ -466,7 +470,7 @@ def _unknown(why: str) -> OutcomeUnknown:
 
 
 def _was_not_submitted(document: bytes) -> bool:
-    """Says whether the request was refused only because an earlier request was refused (``after``)."""
+    """Returns whether the request was refused only because an earlier request was refused (field ``after``)."""
     try:
         return msgspec.json.decode(document, type=_Refusal).after is not None
     except JSON_FAULTS:
@@ -474,8 +478,8 @@ def _was_not_submitted(document: bytes) -> bool:
 
 
 def _gave_way(fault: BaseException) -> bool:
-    """Says whether the node has closed the connection because it was idle. Then the node has answered everything that
-    it received."""
+    """Returns whether the node closed the connection because the connection was idle. If so, the node has answered
+    every request that it received."""
     return isinstance(fault, ChannelClosed) and fault.code == GAVE_WAY
 
 

@@ -1,8 +1,8 @@
 """The queue of appends that wait to be sent, in the order of their calls.
 
-Appends of one turn of the event loop gather in the *open* group. The group is closed when it is taken, when it is full,
-or when an ``append_many`` follows. Refused groups are put back to the front. The queue holds at most about
-``QUEUED_BYTES_MAX``; beyond that, a call waits before its append is queued.
+Appends of one turn of the event loop are collected in the *open* group. The open group is closed when the connection
+takes it, when it is full, or when an ``append_many`` follows. Refused groups are moved back to the front. The queue
+holds at most about ``QUEUED_BYTES_MAX``; at this limit a call waits before its append is queued.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Name = tuple[Identity, int]
 
 
 class AppendQueue:
-    """The queue of appends. ``work`` is set while an append waits."""
+    """The queue of appends. The event ``work`` is set while an append waits."""
 
     def __init__(self, timeout_s: float, *, named: bool) -> None:
         self.work = asyncio.Event()
@@ -46,7 +46,7 @@ class AppendQueue:
         return len(self._groups)
 
     def put(self, value: bytes, key: Key = None) -> Awaitable[int]:
-        """Queues one append. The awaited result is the append's VLSN. Raises ``TypeError``, ``TooLarge``,
+        """Queues one append. The future returns the append's VLSN. Raises ``TypeError``, ``TooLarge``,
         ``LogClosed``."""
         group = self._open
         if (
@@ -74,8 +74,8 @@ class AppendQueue:
         durability: GroupDurability | None = None,
         name: Name | None = None,
     ) -> Awaitable[Appended]:
-        """Queues many values as one atomic append. ``acks``, ``durability`` and ``name`` apply to this append if they
-        are given."""
+        """Queues many values as one atomic append. ``acks``, ``durability`` and ``name``, if not None, apply to this
+        append only."""
         batch = batch_of(values, keys, named=self._named)
         if self.full:
             return self._when_room(self._put_batch, batch, acks, durability, name)
@@ -92,8 +92,8 @@ class AppendQueue:
         name: Name,
         sets: bytes = b"",
     ) -> None:
-        """Queues a whole transaction, whose entries are checked already, with the state that it ``sets`` (JSON). The
-        caller must have waited for ``room``."""
+        """Queues a whole transaction, whose entries are already checked. ``sets`` are the positions and states that
+        it sets (JSON). The caller must have waited for ``room``."""
         batch = encode_parts(values, keys) if values else []
         group = self._begin()
         group.batch, group.acks, group.durability = batch, acks, durability
@@ -123,7 +123,7 @@ class AppendQueue:
         return group
 
     def put_back(self, groups: Sequence[Group]) -> None:
-        """Puts closed groups back before all others, in their order."""
+        """Puts closed groups back to the front of the queue, in their order."""
         for group in reversed(groups):
             self._groups.appendleft(group)
             self._bytes += group.size
@@ -131,7 +131,7 @@ class AppendQueue:
             self.work.set()
 
     def fail_late(self, now: float, fault: VlsnLogError) -> bool:
-        """Fails the groups past their deadline with ``fault``. Says whether there was any."""
+        """Fails the groups past their deadline with ``fault``. Returns whether any group was past its deadline."""
         late = [group for group in self._groups if group.deadline < now]
         self._fail(late, fault)
         return bool(late)

@@ -1,9 +1,9 @@
-"""Reads through any node that serves.
+"""Reads through any node that can serve.
 
-Pages are whole blocks as the log stores them, and are decoded here. If a node fails, the reader asks the next node.
-While following, it also moves on from a node that has nothing new, because that node may be cut off from the others. If
-a node does not answer in time at all, the next node is asked as well, and the reader continues from whichever answers
-first. Each page is read from one answer, so a change of node neither doubles nor skips an entry.
+Nodes answer with pages of whole blocks as the log stores them; the reader decodes the pages. If a node fails, the
+reader asks the next node. A reader that follows the log also leaves a node that has nothing new, because that node
+may be cut off from the others. If a node does not answer in time, the next node is asked as well, and the first
+answer counts. Each page is read from one answer, so a change of node neither repeats nor skips an entry.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ T = TypeVar("T")
 
 BLOCKS_TYPE: Final = "application/x-vlsnlog-blocks"
 ANSWER_TIMEOUT_S: Final = 2.0
-"""The seconds that a node may take for its answer, beyond the wait that the reader asked for. The time doubles after
-each round in which no node answered, up to ``ANSWER_TIMEOUT_MAX_S``. A silent node is mostly down, but its link may
-also be slow."""
+"""The seconds that a node may take for its answer, in addition to the wait that the reader requested. The time
+doubles after each round in which no node answered, up to ``ANSWER_TIMEOUT_MAX_S``. A silent node is usually down,
+but its link may also be slow."""
 ANSWER_TIMEOUT_MAX_S: Final = 32.0
 FOLLOW_WAIT_S: Final = 2.0
 CONFIRM_S: Final = 2.0
-"""The seconds that a node gets to become as new as is asked, before the next node is asked. It is at most half of the
-client's time."""
+"""The seconds that a node has to become as new as requested, before the next node is asked. At most half of the
+client's timeout is used."""
 Consistency = Literal["durable", "linearizable"]
-"""Which entries a read must show; see ``Client.read``."""
+"""The names of the guarantees that a read may request; see ``Client.read``."""
 DURABLE: Final = "durable"
 LINEARIZABLE: Final = "linearizable"
 DATA_ONLY: Final = frozenset({int(EntryKind.DATA)})
@@ -70,7 +70,7 @@ DATA_ONLY: Final = frozenset({int(EntryKind.DATA)})
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """The entries asked for, and how many seconds the node may wait for the first entry."""
+    """The requested entries, and how many seconds the node may wait for the first of them."""
 
     wait_s: float
     all_kinds: bool
@@ -78,7 +78,7 @@ class _Wanted:
 
     @property
     def parameters(self) -> str:
-        """The query parameters of the filter. With a filter the node answers lines instead of blocks."""
+        """The query parameters of the key filter. With a filter the node answers with lines instead of blocks."""
         if self.keys is None:
             return ""
         name = "key_prefix" if self.keys.prefix else "key"
@@ -111,7 +111,7 @@ class _ProducerSaid(msgspec.Struct):
 
 
 class Reader:
-    """Reads pages from whichever node serves, and asks first the node that answered last."""
+    """Reads pages from any node that can serve. The node that answered last is asked first."""
 
     def __init__(self, endpoints: Endpoints, *, give_up_s: float) -> None:
         self._endpoints = endpoints
@@ -132,10 +132,10 @@ class Reader:
     ) -> AsyncGenerator[Page, None]:
         """Yields pages up to ``to_vlsn`` or to the durable end of the first answer, whichever is less.
 
-        A node that lags gets time to reach the highest VLSN that any answer called durable, and the freshness
-        ``consistency``. The first request asks for the full ``consistency``; its answer says which VLSN the other nodes
-        must reach. Raises ``Trimmed``, ``Damaged``. If nothing new came for ``give_up_s``, raises ``Unreachable``, the
-        nodes' refusal, or ``TooFarBehind`` if the nodes have not reached the end.
+        A node that lags may take time to reach the highest VLSN that any answer reported as durable. The first
+        request asks for the freshness ``consistency``; its answer contains the VLSN that the other nodes must reach.
+        Raises ``Trimmed``, ``Damaged``. If nothing new came for ``give_up_s``, raises ``Unreachable``, the nodes'
+        refusal, or ``TooFarBehind`` if the nodes have not reached the end.
         """
         at_least = max(consistency.at_least, self._endpoints.durable)
         ask = self._asking(replace(consistency, at_least=0))
@@ -166,7 +166,7 @@ class Reader:
                     raise self._lagging(end or 0, durable)
             place = place.after(page)
             yield _until(page, end)
-            if moved:  # the time that the caller spends on a page does not count
+            if moved:  # the time that the caller uses for a page does not count for the deadline
                 deadline = loop.time() + self._give_up_s
 
     def _lagging(self, end: int, durable: int) -> TooFarBehind:
@@ -184,12 +184,14 @@ class Reader:
         keys: KeyFilter | None = None,
         consistency: Freshness = ANY,
     ) -> AsyncGenerator[Page, None]:
-        """Yields pages for ever; some pages have no entries. Waits for entries to become durable, through the loss of
-        any node, and for a node that is as new as ``consistency``. ``after_term`` is the term of the VLSN before
-        ``from_vlsn``, which the caller has read. Raises ``Trimmed``, ``NotInLog``."""
+        """Yields pages without end; some pages have no entries. Waits for entries to become durable, through the
+        loss of any node, and for a node that is as new as ``consistency``. ``after_term`` is the term of the VLSN
+        before ``from_vlsn``, if the caller has read it. Raises ``Trimmed``, ``NotInLog``."""
         place = VlsnPlace(_checked(from_vlsn), after_term or 0)
         if after_term is not None and (from_vlsn is None or from_vlsn < 2 or after_term < 1):
-            raise BadArgument(f"after_term is {after_term}: it is 1 or more, and of the VLSN before from_vlsn")
+            raise BadArgument(
+                f"after_term is {after_term}; it must be 1 or more, the term of the VLSN before from_vlsn"
+            )
         await self._endpoints.look(self._give_up_s)
         while True:
             page = await self.next_page(place, all_kinds=all_kinds, keys=keys, consistency=consistency)
@@ -205,10 +207,11 @@ class Reader:
         keys: KeyFilter | None = None,
         consistency: Freshness = ANY,
     ) -> Page | None:
-        """Waits for the page after ``place``, through the loss of any node. Returns None if the node that answered had
+        """Waits for the page at ``place``, through the loss of any node. Returns None if the node that answered had
         nothing new for ``FOLLOW_WAIT_S``. Raises the same errors as ``follow``."""
         if (place.vlsn or 0) > consistency.at_least:
-            consistency = replace(consistency, at_least=0)  # the place itself is beyond ``at_least``
+            # ``at_least`` is not needed, because the reader's place is past that VLSN
+            consistency = replace(consistency, at_least=0)
         page = await self._page(place, self._asking(consistency), _Wanted(FOLLOW_WAIT_S, all_kinds, keys), inf)
         if page.next_vlsn != place.vlsn:
             return page
@@ -216,15 +219,15 @@ class Reader:
         return None
 
     async def vlsn_at(self, time_us: int) -> int:
-        """Finds the first VLSN at which the highest block time so far is at or past ``time_us``, as the node that is
-        asked knows the log. Returns one past that node's durable end if there is no such VLSN. Raises the same errors
+        """Finds the first VLSN at which the highest block time so far is at or past ``time_us``, in the log of the
+        node that is asked. Returns one past that node's durable end if there is no such VLSN. Raises the same errors
         as ``pages``."""
         found, durable = await self._look(f"at={time_us}&")
         return found or durable + 1
 
     async def first_vlsn(self) -> int:
-        """Returns the first VLSN that the node which is asked still has, or one past its durable end if it has none.
-        Raises the same errors as ``pages``."""
+        """Returns the first VLSN that the log of the asked node still has, or one past its durable end if it has
+        none. Raises the same errors as ``pages``."""
         found, durable = await self._look("")
         return found or durable + 1
 
@@ -235,8 +238,8 @@ class Reader:
         return self._endpoints.durable
 
     async def _look(self, wanted: str) -> tuple[int, int]:
-        """Asks for one entry. Returns the entry's VLSN, or 0 if there is no such entry, and the durable end of the node
-        that was asked."""
+        """Reads one entry. Returns the entry's VLSN (0 if there is no such entry), and the durable end of the node
+        that answered."""
 
         async def look(url: str) -> tuple[int, int]:
             answer = await self._get(f"{url}/v1/entries?{wanted}limit=1&kinds=all")
@@ -257,8 +260,8 @@ class Reader:
         after_term: int,
         consistency: Freshness,
     ) -> Spans:
-        """Asks the master for spans, because its durable end is the newest. If the master does not answer, asks any
-        other node. Raises ``Trimmed``, ``NotInLog``, and the errors of ``pages``."""
+        """Asks the master to divide a range into spans, because the master's durable end is the newest. If the
+        master does not answer, asks another node. Raises ``Trimmed``, ``NotInLog``, and the errors of ``pages``."""
         begin = f"from={from_vlsn}&" if from_vlsn is not None else ""
         begin += f"to={to_vlsn}&" if to_vlsn is not None else ""
         begin += f"after_term={after_term}&" if after_term else ""
@@ -276,7 +279,7 @@ class Reader:
             return await self._retried(ask, until, known=error)
 
     async def told(self, path: str, kind: type[T], what: str) -> T | None:
-        """Returns what a node answers for ``path``, or None if the name is not found. The answer includes everything
+        """Returns a node's answer for ``path``, or None if the name is not found. The answer includes every change
         that was acknowledged to any client before the call. Raises the same errors as ``producer``."""
         asked = self._asking(ALL_ACKNOWLEDGED)[:-1]
 
@@ -298,8 +301,8 @@ class Reader:
         return await self._retried(ask)
 
     async def producer(self, producer: int) -> ProducerAt:
-        """Asks for a producer's submissions. Raises ``Unreachable`` if no node served for ``give_up_s``, and
-        ``NotMaster`` or ``NotYet`` if no node could confirm the answer."""
+        """Returns a producer's last submission and its next sequence. Raises ``Unreachable`` if no node served for
+        ``give_up_s``, and ``NotMaster`` or ``NotYet`` if no node could confirm the answer."""
 
         async def ask(url: str) -> ProducerAt:
             answer = await self._get(f"{url}/v1/producers/{producer:016x}?timeout={self._confirm_s:.3f}")
@@ -312,13 +315,13 @@ class Reader:
     async def _get(
         self, target: str, *, headers: Mapping[str, str] | None = None, wait_s: float | None = None
     ) -> Response:
-        """Asks one node, which may take ``wait_s`` before it answers (None: as long as it may take to confirm). Raises
-        the error that the node answers."""
+        """Asks one node, which may wait ``wait_s`` seconds before it answers (None: as long as a confirmation may
+        take). Raises the error in the node's answer."""
         timeout_s = (self._confirm_s if wait_s is None else wait_s) + self._answer_s
         return right(await self._endpoints.request("GET", target, headers=headers, timeout_s=timeout_s))
 
     def _asking(self, wanted: Freshness) -> str:
-        """Returns the part of a query that asks for a node as new as ``wanted``."""
+        """Returns query parameters that request a node as new as ``wanted``."""
         found = f"consistency={LINEARIZABLE}&" if wanted.linearizable else ""
         found += f"at_least={wanted.at_least}&" if wanted.at_least else ""
         found += f"lag_max={wanted.lag_max_s:.3f}&" if wanted.lag_max_s is not None else ""
@@ -369,8 +372,8 @@ class Reader:
     async def _of_any(
         self, ask: Callable[[str], Coroutine[Any, Any, T]], until: float = inf, silent_s: float | None = None
     ) -> T:
-        """Asks all nodes in one round, one after the other. The next node is asked after ``silent_s``; a late answer of
-        an earlier node still counts. Raises ``TimeoutError`` if no node has answered by ``until``."""
+        """Asks all nodes in one round, one after the other. The next node is asked after ``silent_s``; a late answer
+        of an earlier node still counts. Raises ``TimeoutError`` if no node has answered by ``until``."""
         loop = asyncio.get_running_loop()
         urls = self._endpoints.readable
         fault: VlsnLogError | None = None
@@ -452,7 +455,7 @@ def _checked(from_vlsn: int | None) -> int | None:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Says whether the error may pass, so that asking again later can help."""
+    """Returns whether the error is temporary, so that a later try may succeed."""
     return isinstance(error, VlsnLogError) and not isinstance(
         error, Trimmed | NotInLog | BadArgument | BadBody | NotFound | UnsupportedType | WrongGroup
     )

@@ -1,6 +1,7 @@
 """The reads of a client: pages and entries of a range or without end, spans, and the current ends of the log.
 
-Calls are sent to the node that answered last. If it fails, they are sent to another node (``repl.client.reader``).
+Each call is sent to the node that answered last. If that node fails, the call is sent to another node
+(``repl.client.reader``).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Reads(Generic[V]):
 
     def __init__(self, codec: Codec, timeout_s: float) -> None:
         self.codec = codec
-        """The codec of keys, and of appends that name no codec."""
+        """The default codec: for keys, and for appends that name no codec."""
         self._timeout_s = timeout_s
         self._gone = NOT_OPEN
         """The reason why the client is not open; empty while it is open."""
@@ -44,8 +45,8 @@ class Reads(Generic[V]):
             raise LogClosed(self._gone)
 
     async def producer_at(self, producer: int) -> ProducerAt:
-        """Returns the producer's last durable submission and the sequence that is due next. The answer includes at
-        least every submission that was acknowledged to the producer before the call. Raises ``Unreachable``, and
+        """Returns the producer's last durable submission and the sequence that is due next. The answer includes
+        every submission that was acknowledged to the producer before the call. Raises ``Unreachable``, and
         ``NotMaster`` or ``NotYet`` if no majority has confirmed the answer for ``timeout_s``."""
         self._check_open()
         return await self._reader.producer(index(producer))
@@ -53,8 +54,9 @@ class Reads(Generic[V]):
     async def durable_vlsn(
         self, *, consistency: Consistency = DURABLE, at_least: int = 0, lag_max_s: float | None = None
     ) -> int:
-        """Returns the highest VLSN that a node calls durable, or a higher one that this client knows to be durable. The
-        arguments say how new the node must be, as for ``read``. Raises ``Unreachable``, and the errors of ``read``."""
+        """Returns the highest VLSN that a node reports as durable, or a higher one that this client knows to be
+        durable. The arguments require how new the node is, as for ``read``. Raises ``Unreachable``, and the errors
+        of ``read``."""
         self._check_open()
         return await self._reader.durable_vlsn(freshness_of(consistency, at_least, lag_max_s))
 
@@ -62,8 +64,8 @@ class Reads(Generic[V]):
         """Finds the first VLSN at which the highest block time so far is at or past ``time_us``: a ``datetime`` (UTC if
         it has no time zone) or microseconds since the epoch. Returns one past the durable end if there is no such VLSN.
 
-        Each entry has the time of its master's clock, so the answer is exact however much the masters' clocks differ.
-        The call asks one node, which reads about 1 MiB. Raises ``Unreachable``, ``Damaged``.
+        Each entry has the time of its master's clock, so the answer is exact even if the masters' clocks differ. The
+        call asks one node, which reads about 1 MiB. Raises ``Unreachable``, ``Damaged``.
         """
         self._check_open()
         return await self._reader.vlsn_at(microseconds(time_us))
@@ -82,19 +84,20 @@ class Reads(Generic[V]):
         at_least: int = 0,
         lag_max_s: float | None = None,
     ) -> AsyncGenerator[Entry, None]:
-        """Yields DATA entries from ``from_vlsn`` (default: the log's first) to ``to_vlsn``, both included. The default
-        end is the durable end when the read starts. VLSNs rise, with gaps where the log has entries of its own. A read
-        waits for every VLSN that this client knows to be durable, even if the node lags.
+        """Yields DATA entries from ``from_vlsn`` (default: the log's first) to ``to_vlsn``, both included. The
+        default for ``to_vlsn`` is the durable end when the read starts. VLSNs rise, with gaps where the log has
+        entries of its own. If a node lags, the read waits for every VLSN that this client knows to be durable.
 
         ``from_vlsn`` may be ``"start"`` or ``"end"``. ``at`` replaces ``from_vlsn``: the read begins at a time, as
-        ``vlsn_at`` finds it. ``key`` or ``key_prefix``: the node sends only entries with this key, or with a key that
-        begins with this prefix. An empty ``key`` selects entries without a key. Entries that are selected by a key have
-        ``txn`` 0, even if they belong to a transaction. ``limit`` is the most entries to yield.
+        ``vlsn_at`` finds it. With ``key`` or ``key_prefix`` the node sends only entries with this key, or with a key
+        that begins with this prefix. An empty ``key`` selects entries without a key. Entries that are selected by
+        key have ``txn`` 0, even if they belong to a transaction. ``limit`` is the most entries to yield.
 
-        ``consistency="linearizable"``: the read also shows every entry that was acknowledged to any client before the
-        call. This costs a round trip between the nodes before the first page. ``at_least``: the read also shows this
-        VLSN, which must be durable. ``lag_max_s``: the read also shows every entry that was acknowledged ``lag_max_s``
-        seconds or longer before the call. The nodes confirm this once in ``lag_max_s`` seconds for all readers.
+        With ``consistency="linearizable"`` the read also shows every entry that was acknowledged to any client before
+        the call. A linearizable read costs a round trip between the nodes before the first page. With ``at_least`` the
+        read also shows this VLSN, which must be durable. With ``lag_max_s`` the read also shows every entry that was
+        acknowledged ``lag_max_s`` seconds or longer before the call. For all readers together, the nodes confirm this
+        once in ``lag_max_s`` seconds.
 
         Raises ``Trimmed``, ``Damaged``, ``Unreachable``, ``BadArgument``. Raises ``TooFarBehind`` if no node has
         reached the wanted VLSN for ``timeout_s``. With ``linearizable``, raises ``NotMaster`` or ``NotYet`` if no
@@ -130,8 +133,8 @@ class Reads(Generic[V]):
         at_least: int = 0,
         lag_max_s: float | None = None,
     ) -> AsyncGenerator[Page, None]:
-        """Yields pages as a node sends them, where ``read`` yields their entries one by one. This is less work for each
-        entry."""
+        """Yields whole pages (the entries of one answer), where ``read`` yields single entries. Whole pages are less
+        work for each entry."""
         self._check_open()
         keys = keys_of(self.codec.key(key), self.codec.key(key_prefix))
         wanted = freshness_of(consistency, at_least, lag_max_s)
@@ -152,14 +155,14 @@ class Reads(Generic[V]):
         at_least: int = 0,
         lag_max_s: float | None = None,
     ) -> AsyncGenerator[BlocksPage, None]:
-        """Yields pages of whole blocks, which are checked, for readers by column (``page.rows``). The pages hold the
-        entries that ``read`` yields, and the log's own entries. Blocks are not cut, even if ``from_vlsn`` or
-        ``to_vlsn`` is inside a block. ``after_term`` works as for ``tail``. ``read_arrow`` makes tables of these pages.
-        Raises the same errors as ``read``, and ``NotInLog``."""
+        """Yields pages of whole, checked blocks, for readers by column (``page.rows``). The pages hold the entries
+        that ``read`` yields, and the log's own entries. Blocks are not cut, even if ``from_vlsn`` or ``to_vlsn`` is
+        inside a block. ``after_term`` works as for ``tail``. ``read_arrow`` makes tables of these pages. Raises the
+        same errors as ``read``, and ``NotInLog``."""
         self._check_open()
         wanted = freshness_of(consistency, at_least, lag_max_s)
         if after_term is not None and not isinstance(from_vlsn, int):
-            raise BadArgument("after_term is of the VLSN before from_vlsn, which must be a number")
+            raise BadArgument("after_term is the term of the VLSN before from_vlsn, so from_vlsn must be a number")
         reader = BlockReader(self._endpoints, give_up_s=self._timeout_s)
 
         def pages(first: int | None) -> AsyncGenerator[Page, None]:
@@ -179,10 +182,10 @@ class Reads(Generic[V]):
         at_least: int = 0,
         lag_max_s: float | None = None,
     ) -> Spans:
-        """Cuts the durable part of a range, both ends included, into at most ``limit`` spans, so that several readers
-        can share the range. Each span takes about ``bytes_each`` bytes in segment files, and has at most
-        ``entries_each`` VLSNs. No entries are read for this call. ``at_least`` and ``lag_max_s`` work as for ``read``.
-        Raises ``Trimmed``, ``NotInLog``, ``Unreachable``, ``TooFarBehind``, ``BadArgument``."""
+        """Divides the durable entries of a range, both ends included, into at most ``limit`` spans, so that several
+        readers can share the range. Each span takes about ``bytes_each`` bytes in segment files, and has at most
+        ``entries_each`` VLSNs. The nodes read no entries for this call. ``at_least`` and ``lag_max_s`` work as for
+        ``read``. Raises ``Trimmed``, ``NotInLog``, ``Unreachable``, ``TooFarBehind``, ``BadArgument``."""
         self._check_open()
         return await self._reader.spans(
             from_vlsn,
@@ -207,14 +210,14 @@ class Reads(Generic[V]):
         at_least: int = 0,
         lag_max_s: float | None = None,
     ) -> AsyncGenerator[Entry, None]:
-        """Yields DATA entries from ``from_vlsn`` (default: the log's first) on, for ever, each as soon as it is
+        """Yields DATA entries from ``from_vlsn`` (default: the log's first) on, without end, each as soon as it is
         durable. The tail continues through the loss of nodes and changes of the master, with no gap and no repeat.
 
-        The arguments for the begin and the filter work as for ``read``. After ``limit`` entries the tail ends.
-        ``"end"`` is just after everything that was acknowledged to any client before the first entry is asked for; the
-        nodes confirm this. With ``at_least`` and ``lag_max_s`` the tail reads only from nodes that have this VLSN and
-        that lag no more than this, and waits for such a node. ``after_term`` is the term of the entry at ``from_vlsn -
-        1``, for a reader that continues an earlier read.
+        The arguments for the begin and the filter work as for ``read``. After ``limit`` entries the tail ends. With
+        ``"end"`` the tail begins just after every entry that was acknowledged to any client before the first request;
+        the nodes confirm this. With ``at_least`` or ``lag_max_s`` the tail reads only from a node that has the VLSN
+        ``at_least``, or that lags at most ``lag_max_s``, and waits until there is one. ``after_term`` is the term of
+        the entry at ``from_vlsn - 1``, for a reader that continues an earlier read.
 
         Raises ``Trimmed``. Raises ``NotInLog`` if entries that were read are no longer in the log, which happens only
         after a person gave up durable entries. If for ``timeout_s`` every node refuses it because of TLS, raises
@@ -248,12 +251,12 @@ class Reads(Generic[V]):
         at_least: int = 0,
         lag_max_s: float | None = None,
     ) -> AsyncGenerator[Page, None]:
-        """Yields pages, where ``tail`` yields their entries one by one."""
+        """Yields whole pages (the entries of one answer), where ``tail`` yields single entries."""
         self._check_open()
         keys = keys_of(self.codec.key(key), self.codec.key(key_prefix))
         wanted = freshness_of(DURABLE, at_least, lag_max_s)
         if after_term is not None and not isinstance(from_vlsn, int):
-            raise BadArgument("after_term is of the VLSN before from_vlsn, which must be a number")
+            raise BadArgument("after_term is the term of the VLSN before from_vlsn, so from_vlsn must be a number")
 
         def pages(first: int | None) -> AsyncGenerator[Page, None]:
             return self._reader.follow(first, after_term=after_term, all_kinds=all_kinds, keys=keys, consistency=wanted)

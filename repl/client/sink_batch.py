@@ -1,15 +1,16 @@
-"""Numbered batches of a sink. Each row is logged once, through repeats and through changes of the master and of the
-writer.
+"""Writes the numbered batches of a sink. Each row is logged once, also if the call is repeated or if the master or the
+writer changes.
 
     look at the sink's state ─► plan ─► compare what is logged with the rows ─► the parts that are left, one by one
              ▲                                                                          │
              └──────────── another master, another writer, or no certain answer ◄───────┘
 
-1. The plan says what happens to a batch. It depends on the part of the sink that was logged last:
+1. A batch is logged in parts; each part is one transaction. A plan decides how a batch proceeds, from the part of the
+   sink that was logged last:
 
     logged last                 comes now                 then
     nothing                     any batch                 it begins
-    batch 41, 2 of 3 parts      batch 41, same query      goes on behind part 2
+    batch 41, 2 of 3 parts      batch 41, same query      continues after part 2
     batch 41, 3 of 3 parts      batch 41, same query      nothing is left to log
     batch 41                    the same, other rows      refused: the batch has changed
     batch 41, 3 of 3 parts      batch 42, same query      it begins
@@ -17,18 +18,18 @@ writer.
     batch 41                    batch 40, same query      refused: the checkpoint is older than the sink
     batch 41                    any, another query        refused: its checkpoint is not the one that was written from
 
-   Batches belong to the same query if they are counted in the same checkpoint. Without the query's name a new
-   checkpoint, which counts from 0 again, would look like a repeat, and its rows would be dropped. A writer can force a
-   refused batch with ``reset``. ``reset`` names the state to forget by its VLSN, so it works only once, however long
+   Batches belong to the same query if the same checkpoint counts them. A new checkpoint counts from 0 again. Without
+   the query's name its batches would look like repeats, and their rows would be dropped. A writer can force a refused
+   batch with ``reset``. ``reset`` names the state to forget by the state's VLSN, so it works only once, however long
    the setting stays. ``reset=True`` forgets the state of any other query, except a query that was itself replaced
    before.
-2. Each part is one transaction, together with the sink's state after the part. The transaction names the state before
-   the part. So each part is logged once, whoever sends it.
-3. A repeat may have the same rows in another order. The state has a digest of the rows in the parts that are logged. If
-   the repeat's first rows have another digest, the parts are read back from the log, and their rows are removed from
-   the repeat by their content. A repeat of a batch that is complete is compared in the same way: it succeeds if all its
+2. A part's transaction also sets the sink's state after the part, and names the state before the part. So each part is
+   logged once, whichever process sends it.
+3. A repeat of a batch may have the same rows in another order. The sink's state has a digest of the rows in the logged
+   parts. If the first rows of the repeat have another digest, the logged parts are read back, and their rows are
+   removed from the repeat by content. A repeat of a complete batch is compared in the same way: it succeeds if all its
    rows are in the log, and is refused otherwise.
-4. So the log has the rows in the batch's order, except after a repeat in another order.
+4. So the rows are logged in the batch's order, except after a repeat in another order.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ from vlsn.state.sinks import FORMER_MAX, SinkState, key_of, state_of
 from vlsn.state.small_state import Kept
 
 GIVE_UP_S: Final = 120.0
-"""A batch is given up once no part was logged for this many seconds."""
+"""``write_batch`` fails if it has logged no part of the batch for this many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +80,9 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The place where a batch continues. ``part`` parts are logged, with ``rows`` rows whose digest is ``digest``; the
-    batch's first rows must have the same digest. ``first`` is the VLSN of the first row. ``at`` is the VLSN of the
-    state that the next part replaces."""
+    """Where a batch continues. ``part`` parts of the batch are logged, with ``rows`` rows whose digest is
+    ``digest``; the batch's first rows must have the same digest. ``first`` is the VLSN of the first row. ``at`` is
+    the VLSN of the sink's state that the next part replaces."""
 
     at: int = 0
     part: int = 0
@@ -91,8 +92,9 @@ class Plan:
     former: tuple[str, ...] = ()
 
     def change(self, batch: Batch, *, parts: int, rows: int, digest: str) -> SinkChange:
-        """Makes the change that the next part's commit sets. ``parts`` counts the parts that remain, the next part
-        included. ``rows`` counts the rows logged once the part is committed."""
+        """Makes the change of the sink's state that the next part's commit sets. ``parts`` is the number of
+        remaining parts, including the next one. ``rows`` is the number of rows logged once the next part is
+        committed."""
         part = self.part + 1
         state = SinkState(
             query=batch.query,
@@ -108,19 +110,20 @@ class Plan:
         return SinkChange(state, self.at)
 
     def after(self, change: SinkChange, first: int, last: int) -> Plan:
-        """Returns the place after a part whose rows begin at VLSN ``first`` and whose COMMIT is at ``last``."""
+        """Returns the plan after a part whose rows begin at VLSN ``first`` and whose COMMIT is at ``last``."""
         state = change.state
         return Plan(last, state.part, state.rows, self.first or first, state.digest, self.former)
 
 
 @dataclass(slots=True)
 class Written:
-    """The outcome of a batch: how many parts this call has logged, and whether all rows were in the log before."""
+    """The result of writing a batch: the number of parts that this call has logged, and whether all rows were in the
+    log before."""
 
     parts: int = 0
     done_before: bool = False
     read_back: int = 0
-    """Counts the rows that were found in the log by their content, because the repeat had another order."""
+    """The number of rows that were found in the log by content, because the repeat had another order."""
 
 
 async def write_batch(
@@ -136,8 +139,8 @@ async def write_batch(
     """Logs ``rows`` as ``batch``. All rows are durable on a majority on return. A repeat of the call with the same
     rows, in any order, by any process, logs only the missing rows.
 
-    Raises ``SinkRefused`` for a batch that does not follow on the sink's state, and the log's refusal of a part. If no
-    part was logged for ``give_up_s``, raises the last error; then any number of the batch's parts may be in the log.
+    Raises ``SinkRefused`` for a batch that does not follow on the sink's state, and the log's refusal of a part. If
+    no part was logged for ``give_up_s``, raises the last error; some parts of the batch may be in the log then.
     """
     loop, limit = asyncio.get_running_loop(), asyncio.timeout(give_up_s)
     urls = ", ".join(log.endpoints.urls)
@@ -195,7 +198,7 @@ def plan_of(batch: Batch, placed: SinkAt | None, reset: int | bool = False) -> P
         return Plan(placed.at, former=state.former)
     if state.total != batch.total:
         raise changed(batch, placed, f"it had {state.total} rows when its first part was logged, and has {batch.total}")
-    first = state.first or placed.at - state.rows  # the rows of part 1 are right before their COMMIT
+    first = state.first or placed.at - state.rows  # if one part is logged, its rows are right before their COMMIT
     return Plan(placed.at, state.part, state.rows, first, state.digest, state.former)
 
 
@@ -223,8 +226,8 @@ def _refused(batch: Batch, placed: SinkAt, why: str) -> SinkRefused:
 
 @dataclass(slots=True)
 class _Writing:
-    """One call of ``write_batch``. After an error ``run`` begins again at the sink's state in the log. ``limits`` are
-    the most bytes and entries of a part. ``logged`` is called after each part."""
+    """One call of ``write_batch``. After an error ``run`` starts again from the sink's state in the log. ``limits``
+    are the most bytes and entries of a part. ``logged`` is called after each part."""
 
     log: Client[Any]
     batch: Batch
@@ -252,8 +255,8 @@ class _Writing:
         self.written.done_before = plan.part > 0 and not self.written.parts
 
     async def _left(self, plan: Plan, placed: SinkAt | None) -> tuple[RowsDigest, BatchRows]:
-        """Finds the rows that are not in the log, and the digest of those that are. Raises ``SinkRefused`` if logged
-        rows are not among the batch's rows, or if the log no longer has the parts to compare."""
+        """Finds the rows that are not in the log, and the digest of the logged rows. Raises ``SinkRefused`` if
+        logged rows are not among the batch's rows, or if the log no longer has the parts to compare."""
         digest = RowsDigest()
         if not plan.rows:
             return digest, self.rows
@@ -264,7 +267,7 @@ class _Writing:
         try:
             digest, logged = await self._read_back(plan)
         except Trimmed:
-            lost = f"VLSN {plan.first} to {plan.at}, which would tell, were cleaned away"
+            lost = f"VLSN {plan.first} to {plan.at}, which are needed to compare, were cleaned away"
             raise changed(
                 self.batch, placed, f"its logged rows are others, or came in another order, and {lost}"
             ) from None
@@ -280,8 +283,8 @@ class _Writing:
         return digest, left
 
     async def _read_back(self, plan: Plan) -> tuple[RowsDigest, list[bytes]]:
-        """Reads back the rows of the parts that are logged. Returns a digest of all these rows, and a digest of each
-        row."""
+        """Reads the rows of the logged parts back from the log. Returns a digest of all rows that were read, and a
+        digest of each row."""
         digest, logged = RowsDigest(), []
         values: dict[int, list[bytes]] = {}
         keys: dict[int, list[bytes | None]] = {}
@@ -299,7 +302,7 @@ class _Writing:
         return digest, logged
 
     def _is_part(self, commit: bytes, vlsn: Vlsn) -> bool:
-        """Says whether this COMMIT belongs to the batch."""
+        """Returns whether a COMMIT with the body ``commit`` belongs to this batch."""
         value = CommitEntry.decode(commit).puts.get(key_of(self.batch.sink))
         placed = state_of(Kept(vlsn, value)) if value else None
         return placed is not None and placed.state.query == self.batch.query and placed.state.batch == self.batch.number
@@ -312,8 +315,8 @@ def _is_unlogged(error: BaseException) -> bool:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Says whether to look at the state again: after a temporary refusal, an unknown outcome, or another writer's
-    part."""
+    """Returns whether to read the sink's state again: after a temporary refusal, an unknown outcome, or another
+    writer's part."""
     return isinstance(error, VlsnLogError) and (
         error.transient or isinstance(error, OutcomeUnknown | TransactionGone | StaleTerm)
     )

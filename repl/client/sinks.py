@@ -1,9 +1,10 @@
-"""The sinks of a group, for writers of numbered batches. A sink has a state, which is logged together with each part.
+"""The sinks of a group, for writers of numbered batches. A sink's state says which part of which batch was logged last;
+each part is logged together with the new state.
 
     placed = await sinks.get("orders")                       None, or the part that was logged last
     await sinks.commit("orders", [batch, batch], change)     a part and its state in one block, or neither
 
-A commit is sent again under its transaction's handle until an answer is certain, or the client's time is over.
+A commit is sent again under its transaction's handle until an answer is certain, or the client's timeout is over.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class Sinks:
         self._calls = stages.calls
 
     async def get(self, name: str) -> SinkAt | None:
-        """Returns the last state that was logged, or None if the sink has no state. The answer includes every part that
-        was acknowledged before the call. Raises ``BadArgument``, and the errors of ``Client.producer_at``."""
+        """Returns the last logged state of a sink, or None if the sink has no state. The answer includes every part
+        that was acknowledged before the call. Raises ``BadArgument``, and the errors of ``Client.producer_at``."""
         key_of(name)
         return await self._reader.told(f"{PATH}/{name}", SinkAt, _WHAT)
 
@@ -46,19 +47,19 @@ class Sinks:
         return listed.sinks if listed is not None else []
 
     async def delete(self, name: str) -> None:
-        """Forgets a sink, durable on return. Raises ``NotFound``. Once the client's time is over, raises the reason
-        that kept the call waiting, or ``OutcomeUnknown``."""
+        """Forgets a sink's state; durable on return. Raises ``NotFound``. After the client's timeout, raises the
+        reason that kept the call waiting, or ``OutcomeUnknown``."""
         key_of(name)
         await self._calls.delete(f"{PATH}/{name}", again=True)
 
     async def commit(self, name: str, parts: Sequence[tuple[bytes, int]], change: SinkChange | None) -> Appended:
         """Logs the batches ``parts``, each with its number of entries, together with the sink's new state, in one
         block. The block is durable on a majority on return. Without a ``change`` the batches are logged as a plain
-        transaction, which no repeat is compared with.
+        transaction, and a repeat logs them again.
 
-        Raises ``StaleTerm`` if another state has replaced the one that the change starts from. Raises
-        ``TransactionGone``, ``TooLarge``, ``BadArgument`` or ``WrongVersion``. With each of these errors nothing is
-        logged. Once the client's time is over, raises ``OutcomeUnknown``, or the reason that kept the call waiting.
+        Raises ``StaleTerm`` if the state that the change starts from was replaced. Raises ``TransactionGone``,
+        ``TooLarge``, ``BadArgument`` or ``WrongVersion``. With each of these errors nothing is logged. After the
+        client's timeout, raises ``OutcomeUnknown``, or the reason that kept the call waiting.
         """
         if change is None:
             return await self._stages.commit(parts, {})

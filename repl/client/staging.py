@@ -1,13 +1,13 @@
-"""Transactions whose entries are staged at the master, piece by piece, by HTTP calls
+"""Transactions whose entries are staged (kept in the master's memory), piece by piece, by HTTP calls
 (``repl/lead/transactions_http.py``).
 
-    begin ─► stage, stage … ─► commit     each asked again until its time is over: what was lost is known there
-                └─ given back: in the background, so its place and its bytes are others' at once
+    begin ─► stage, stage … ─► commit     each call is repeated until its timeout; the master recognises a repeat
+                └─ abort, in the background; the master frees the transaction's slot and bytes at once
 
 1. A begin carries the transaction's name. So if the answer is lost, the repeated begin does not begin a second one.
-2. ``after`` says how many entries were staged before, so a piece that is sent again adds nothing.
+2. ``after`` is the number of entries that were staged before, so a piece that is sent again adds nothing.
 3. The master may stage a piece that the client has given up. The next call therefore adds one to ``rewinds``: the
-   master then removes that piece, or refuses it if it arrives later.
+   master then removes the abandoned piece, or refuses it if it arrives later.
 """
 
 from __future__ import annotations
@@ -44,29 +44,31 @@ from vlsn.write.queue import cost_of
 PATH: Final = "/v1/transactions"
 _WHAT: Final = "transaction"
 ATTEMPT_S: Final = 3.0
-"""The seconds that the client waits for a silent master, before it asks this node or another master again."""
+"""The seconds that the client waits for a silent master, before it calls this node or another master again."""
 SENT_BYTES_PER_S: Final = MIB
-"""For a piece the client waits one second more for each ``SENT_BYTES_PER_S`` bytes."""
+"""The client waits one second longer for each ``SENT_BYTES_PER_S`` bytes of a piece."""
 GRACE_S: Final = 1.0
-"""The seconds past a commit's time during which the client still waits for the node's own answer."""
+"""The client waits this many seconds past a commit's timeout for the node's own answer."""
 GIVE_BACK_S: Final = 2.0
-"""The seconds that the client tries to abort a stage. After that the stage expires at the master."""
+"""The seconds that the client tries to abort a transaction. If the aborts fail, the transaction times out at the
+master."""
 GIVEN_BACK_MAX: Final = 1_024
-"""The most stages that are being aborted: as many as a master can hold. Further stages expire at the master."""
+"""The most transactions that are being aborted: as many as a master can hold. Above this number, transactions time out
+at the master."""
 GIVEN_BACK_AT_ONCE_MAX: Final = 16
-"""The most abort calls that are under way at once."""
+"""The most abort calls that may wait for their answers at once."""
 
 _EMPTY_BYTES: Final = Transaction((), b"", (1, HANDLE_SEQUENCE)).bytes
 _JSON: Final = {"Content-Type": "application/json"}
 _BATCH: Final = {"Content-Type": "application/x-vlsnlog-batch"}
 Sets = Mapping[str, Mapping[str, ConsumerChange | SinkChange]]
-"""The ``positions`` and ``sinks`` that a commit sets, each by name."""
+"""The ``positions`` and ``sinks`` that a commit sets, each by its name."""
 
 
 class _Begun(msgspec.Struct):
     transaction: str
     bytes_max: int | None = None
-    """None from an older master, which does not send it."""
+    """The most bytes of a transaction. None from an older master, which does not send the field."""
 
 
 class Stages:
@@ -83,8 +85,8 @@ class Stages:
         return Stage(self, self._names.next())
 
     async def commit(self, parts: Sequence[tuple[bytes, int]], sets: Sets) -> Appended:
-        """Logs the batches ``parts``, each with its number of entries, together with the state that ``sets`` sets, in
-        one block. The block is durable on a majority on return. Raises the same errors as ``Stage.stage`` and
+        """Logs the batches ``parts``, each with its number of entries, in one block, together with the values in
+        ``sets``. The block is durable on a majority on return. Raises the same errors as ``Stage.stage`` and
         ``Stage.commit``."""
         stage, unlogged = self.stage(), True
         try:
@@ -101,8 +103,8 @@ class Stages:
                 self.give_back(stage)
 
     def give_back(self, stage: Stage) -> asyncio.Task[None] | None:
-        """Aborts what a master may hold of the stage, in the background. Returns the task, which no caller has to wait
-        for."""
+        """Aborts a transaction in the background, if a master may hold any of it. Returns the task; a caller need
+        not wait for it."""
         if not stage.held or len(self._given_back) >= GIVEN_BACK_MAX:
             return None
         task = asyncio.create_task(self._give_back(stage), name="give a stage back")
@@ -111,15 +113,15 @@ class Stages:
         return task
 
     async def close(self) -> None:
-        """Waits up to ``GIVE_BACK_S`` for the aborts that are under way, and cancels the rest."""
+        """Waits up to ``GIVE_BACK_S`` for the aborts that are running, and cancels the rest."""
         if self._given_back:
             await asyncio.wait(self._given_back, timeout=GIVE_BACK_S)
         for task in self._given_back:
             task.cancel()
 
     async def check_level(self) -> None:
-        """Asks for the group's level. Raises ``WrongVersion`` if that level has no transactions."""
-        self.calls.left()  # looks for the master anew, because its answer tells the level
+        """Checks the group's level. Raises ``WrongVersion`` if that level has no transactions."""
+        self.calls.left()  # looks for the master again, because the master's answer contains the level
         await self.calls.at_master(_ask_nothing, again=True)
         if (level := self.endpoints.level) < TRANSACTIONS:
             raise WrongVersion(
@@ -133,7 +135,7 @@ class Stages:
 
     def _was_given_back(self, task: asyncio.Task[None]) -> None:
         self._given_back.discard(task)
-        failure_of(task)  # ignores the error: a stage that was not aborted expires at the master
+        failure_of(task)  # ignores the error: a transaction that was not aborted times out at the master
 
 
 class Stage:
@@ -141,7 +143,7 @@ class Stage:
 
     def __init__(self, stages: Stages, id: int) -> None:
         self.held = False
-        """True if a master may hold something of this stage."""
+        """True if a master may hold entries of this transaction."""
         self._calls = stages.calls
         self._endpoints = stages.endpoints
         self._id = id
@@ -160,7 +162,7 @@ class Stage:
             raise TooLarge(f"a transaction of {cost} bytes, where a segment of the log takes {self._bytes_max}")
 
     async def begin(self) -> None:
-        """Begins the transaction, unless it has begun. Raises the master's refusal. Once the time is over, raises the
+        """Begins the transaction, unless it has begun. Raises the master's refusal. After the timeout, raises the
         reason that kept the call waiting."""
         if self._handle:
             return
@@ -172,8 +174,8 @@ class Stage:
         self._handle, self._bytes_max = begun.transaction, begun.bytes_max
 
     async def stage(self, batch: bytes, count: int) -> None:
-        """Stages a batch of ``count`` entries. Raises the errors of ``begin``, and ``TransactionGone``. After any of
-        these errors the transaction has nothing of the batch, whether or not the master staged it."""
+        """Stages a batch of ``count`` entries. Raises the errors of ``begin``, and ``TransactionGone``. After any error
+        the transaction does not contain the batch, even if the master has staged it."""
         doubt = False
 
         async def ask(url: str, seconds: float) -> None:
@@ -193,7 +195,7 @@ class Stage:
         self.staged += count
 
     async def commit(self, acks: Acks, sets: Sets, durability: GroupDurability | None = None) -> Appended:
-        """Commits the transaction, together with the state that ``sets`` sets. Raises the master's refusal,
+        """Commits the transaction, together with the values in ``sets``. Raises the master's refusal,
         ``TransactionGone``, and ``OutcomeUnknown``."""
         asked = f"acks={acks}" if durability is None else f"acks={acks}&durability={durability}"
         if self._rewinds:
@@ -220,7 +222,7 @@ class Stage:
         return decoded(answer, Appended, _WHAT)
 
     async def abort(self) -> None:
-        """Makes the master forget the transaction. Raises the same errors as ``begin``."""
+        """Makes the master drop the transaction. Raises the same errors as ``begin``."""
         await self.begin()
         await self._calls.call("DELETE", f"{PATH}/{self._handle}", again=True, answer_s=ATTEMPT_S)
         self.held = False
@@ -249,4 +251,4 @@ class Stage:
 
 
 async def _ask_nothing(url: str, seconds: float) -> None:
-    """Does nothing: only the search for a master is wanted."""
+    """Does nothing. This function is passed as a call when only the search for a master is wanted."""

@@ -1,7 +1,8 @@
 """Where a read or a tail begins, and how many entries it yields: ``from_vlsn=17``, ``"end"``, ``at=…``.
 
-The begin is asked for only once, before the first page. So if another node sends the next page, it skips no entry that
-became durable meanwhile. The end is linearizable: it is after everything that was acknowledged before.
+The begin is determined only once, before the first page. So if another node sends the next page, no entry that
+became durable meanwhile is skipped. The begin ``"end"`` is linearizable: it is after every entry that was
+acknowledged before the call.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def keys_of(key: Buffer | None, key_prefix: Buffer | None) -> KeyFilter | None:
 
 
 def check_begin(from_vlsn: Begin, at: datetime | int | None) -> None:
-    """Raises ``BadArgument`` for a value that names no place in the log."""
+    """Raises ``BadArgument`` for a value that is no place in the log."""
     if at is not None:
         if from_vlsn is not None:
             raise BadArgument("from_vlsn and at: only one of them says where to begin")
@@ -55,7 +56,7 @@ def vlsn_of(given: object, what: str = "from_vlsn") -> int:
 
 
 async def first_of(reader: Reader, from_vlsn: Begin, at: datetime | int | None) -> int | None:
-    """Asks for the VLSN where the read begins. Returns None for the log's first VLSN."""
+    """Finds the VLSN where a read begins. Returns None for the log's first VLSN."""
     if at is not None:
         return await reader.vlsn_at(time_us(at))
     if from_vlsn == "end":
@@ -69,7 +70,7 @@ def started(
     at: datetime | int | None,
     pages: Callable[[int | None], AsyncGenerator[Page, None]],
 ) -> AsyncGenerator[Page, None]:
-    """Returns ``pages``, called with the VLSN where the read begins. Raises ``BadArgument``."""
+    """Calls ``pages`` with the VLSN where the read begins. Raises ``BadArgument``."""
     check_begin(from_vlsn, at)
     if at is None and not isinstance(from_vlsn, str):
         return pages(from_vlsn)
@@ -87,7 +88,7 @@ async def _started(
 
 
 def limited(pages: AsyncGenerator[Page, None], limit: int | None) -> AsyncGenerator[Page, None]:
-    """Returns the pages up to the first ``limit`` entries (None: all). Raises ``BadArgument``."""
+    """Yields pages until they have ``limit`` entries in total (None: all). Raises ``BadArgument``."""
     if limit is None:
         return pages
     if index(limit) < 1:

@@ -1,10 +1,11 @@
-"""The client without asyncio. Its event loop runs in a thread of its own.
+"""The client without asyncio: its event loop runs in a background thread.
 
     with connect_sync("http://127.0.0.1:7701") as log:
         vlsn = log.append(b"value")
 
-The client is thread-safe: appends of many threads share batches, as appends of many coroutines do. Its functions are
-made from the asynchronous client's (``repl.client.blocking``), so both have the same arguments and results.
+The client is thread-safe: appends of many threads share batches, as appends of many coroutines do. The functions
+here are made from those of the asynchronous client (``repl.client.blocking``), so both clients have the same
+arguments and results.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ P = TypeVar("P", bound=Page)
 
 
 class SyncClient(Generic[V]):
-    """The blocking form of ``Client``. Use it as a context manager; the end of the block waits for the appends under
-    way."""
+    """The blocking form of ``Client``. Use it as a context manager; the end of the block waits for the appends that
+    are not answered yet."""
 
     def __init__(self, client: Client[V]) -> None:
         self._inner = client
@@ -49,8 +50,8 @@ class SyncClient(Generic[V]):
         self._gone = "the client is not open; use it inside `with connect_sync(…)`"
         """The reason why the client has no event loop; empty while it has one."""
         self._beginning = threading.Lock()
-        """Held while work is passed to the event loop, so that the end of the loop sees all work that was passed
-        before."""
+        """A lock, held while a thread passes work to the event loop. The closing of the loop takes the lock too, so
+        it sees all work that was passed before."""
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
@@ -129,32 +130,32 @@ class SyncClient(Generic[V]):
 
     @property
     def destinations(self) -> SyncDestinations:
-        """The destinations of the group, as ``Client.destinations``."""
+        """The destinations of the group, as in ``Client.destinations``."""
         return SyncDestinations(self, self._inner.destinations)
 
     @property
     def positions(self) -> SyncPositions:
-        """The positions of all consumers, as ``Client.positions``."""
+        """The positions of all consumers, as in ``Client.positions``."""
         return SyncPositions(self, self._inner.positions)
 
     @property
     def sinks(self) -> SyncSinks:
-        """The sinks of the group, as ``Client.sinks``."""
+        """The sinks of the group, as in ``Client.sinks``."""
         return SyncSinks(self, self._inner.sinks)
 
     def elsewhere(self) -> OfAnotherLoop:
-        """Returns the positions of this group for a client with another loop."""
+        """Returns the positions of this group, for use by a client with another event loop."""
         if self._loop is None:
             raise LogClosed(self._gone)
         return OfAnotherLoop(self._loop, self._inner.positions)
 
     def forked(self) -> None:
-        """Closes the client in a child process, which has none of its parent's threads. Does not touch the event
-        loop."""
+        """Closes the client in a forked child process, which has none of the parent's threads. This method does not
+        touch the event loop."""
         _of_parents.append(self._loop)
         self._loop = None
         self._gone = FORKED
-        # makes a new lock, because another thread of the parent may have held the old one
+        # a new lock is needed, because a thread of the parent process may hold the old one
         self._beginning = threading.Lock()
 
     def _pages(self, pages: AsyncGenerator[Page, None]) -> Generator[Page, None]:
@@ -180,7 +181,8 @@ class SyncClient(Generic[V]):
                 raise LogClosed("the client was closed by another thread") from None
             raise
         except BaseException:
-            future.cancel()  # Ctrl-C came in the waiting thread; if the work itself failed, this does nothing
+            # Ctrl-C came in the waiting thread; if the work has already failed by itself, the cancel does nothing
+            future.cancel()
             raise
 
     _run = run
@@ -214,7 +216,7 @@ class SyncTransaction(Blocking[Transaction[V]]):
     abort = waited(Transaction.abort)
 
     def commit_position(self, consumer: SyncConsumer) -> None:
-        """Commits the position as ``Transaction.commit_position`` does."""
+        """Commits a consumer's position as ``Transaction.commit_position`` does."""
         self._run(self._inner.commit_position(inner_of(consumer)))
 
 
@@ -228,12 +230,12 @@ class SyncSinks(Blocking[Sinks]):
 
 
 _of_parents: list[object] = []
-"""The event loops of parent processes. The list keeps them from garbage collection, which would close them."""
+"""The event loops of a parent process. The list prevents the loops' garbage collection, which would close them."""
 
 
 async def _end_all() -> None:
-    """Cancels the work that other threads still wait for, because they would wait for ever once the loop has
-    stopped."""
+    """Cancels the work for which other threads still wait. Once the loop has stopped, such threads would wait without
+    end."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()

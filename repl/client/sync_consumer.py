@@ -56,7 +56,7 @@ class SyncConsumer(Blocking[Consumer]):
         return entry
 
     def given(self, entry: Entry) -> None:
-        """Notes how far the caller is as ``Consumer.given`` does."""
+        """Reports the last processed entry, as ``Consumer.given`` does."""
         self._inner.given(entry)
 
     rewind = on_loop(Consumer.rewind)
@@ -78,7 +78,7 @@ class SyncPositions(Blocking[Positions]):
 
 
 class OfAnotherLoop(Positions):
-    """The positions of a client that runs another event loop."""
+    """The positions of a client that runs on another event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, positions: Positions) -> None:
         self._loop = loop

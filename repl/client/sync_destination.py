@@ -123,7 +123,7 @@ async def _next(batches: AsyncGenerator[Messages, None], turn: asyncio.Lock) -> 
 
 
 async def _close(batches: AsyncGenerator[Messages, None], turn: asyncio.Lock) -> None:
-    async with turn:  # a ``_next`` that Ctrl-C has cancelled may not have ended yet
+    async with turn:  # the lock is needed because a ``_next`` that Ctrl-C has cancelled may still run
         await batches.aclose()
 
 

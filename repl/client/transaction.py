@@ -5,15 +5,15 @@
         await txn.append_many([b"b", b"c"])
     print(txn.appended.first, txn.appended.last)
 
-1. The client keeps up to ``KEPT_BYTES_MAX`` of entries, and sends them with the commit, in one message and one round
-   trip. If the answer to a commit is lost, the commit is sent again with its entries, to any later master.
-2. More entries than that are staged at the master, piece by piece (``staging.py``). If that master is lost, its staged
-   entries are lost, too: the commit is refused with ``TransactionGone``, nothing is logged, and the block must be run
-   again.
-3. Every transaction has a name of its own in the log, so its commit is made once, however often it is sent.
-4. A transaction that commits positions of consumers is sent in the same two ways. Its entries and the positions are
-   logged in one block, or none of them is logged. A master of an older vlsnlog accepts positions only in the calls of a
-   staged transaction.
+1. The client keeps up to ``KEPT_BYTES_MAX`` of entries, and sends them with the commit, in one message. If the answer
+   to a commit is lost, the commit is sent again with its entries, to any later master.
+2. More entries than that are staged (kept in the master's memory), piece by piece (``staging.py``). If that master is
+   lost, the staged entries are lost, too: the commit is refused with ``TransactionGone``, nothing is logged, and the
+   block must be run again.
+3. Every transaction has a name of its own in the log, so it is committed once, however often its commit is sent.
+4. A transaction may commit positions of consumers. The transaction's entries and the positions are logged in one block,
+   or none of them is logged. A transaction with positions is also sent in one message or staged. A master of an older
+   vlsnlog accepts positions only with a staged transaction.
 5. An append that raises an error or is cancelled is not in the transaction; the entries before it are.
 """
 
@@ -53,13 +53,14 @@ from vlsn.seams import Buffer
 KEPT_BYTES_MAX: Final = MIB
 """The most bytes of entries that a transaction keeps until its commit."""
 ENTRY_COST_BYTES: Final = 17
-"""The bytes that each entry counts in addition to its own."""
+"""The overhead in bytes that is counted for each entry."""
 POSITION_COST_BYTES: Final = 256
-"""The bytes that each position counts in addition to its name."""
+"""The overhead in bytes that is counted for each position."""
 
 
 class _Answer:
-    """The answer to a commit that was sent in one message. It outlives the commit's caller, who may be cancelled."""
+    """The answer to a commit that was sent in one message; this object outlives the commit's caller, which may be
+    cancelled."""
 
     __slots__ = ("_waiting", "appended", "failed")
 
@@ -90,9 +91,9 @@ class _Answer:
 
 
 class Transaction(Generic[V]):
-    """One transaction. It is an async context manager, which commits at the end of its block, and aborts if an
-    exception ends the block. Several coroutines may append to a transaction. After ``OutcomeUnknown`` or a cancel you
-    may call ``commit`` again; the transaction is still committed only once."""
+    """One transaction, an async context manager. The end of the ``async with`` block commits; an exception in the block
+    aborts. Several coroutines may append to a transaction. After ``OutcomeUnknown`` or a cancel you may call ``commit``
+    again; the transaction is still committed only once."""
 
     def __init__(
         self,
@@ -106,11 +107,11 @@ class Transaction(Generic[V]):
         positions: Positions,
     ) -> None:
         self.appended: Appended | None = None
-        """Where the transaction is in the log, with the COMMIT at ``last``. None before the commit, and if nothing was
-        appended."""
+        """The VLSNs of the committed transaction, with the COMMIT at ``last``. None before the commit, and if
+        nothing was appended."""
         self._stages = stages
         self._stage: Stage | None = None
-        """Is made once entries are staged, or once the transaction's position is committed."""
+        """The staged transaction, made when entries are staged, or when a position is committed."""
         self._producer = producer
         self.codec = codec
         """The codec of appends that name no codec."""
@@ -119,23 +120,24 @@ class Transaction(Generic[V]):
         self._names = names
         self._positions = positions
         self._consumers: dict[str, tuple[Consumer, ConsumerChange]] = {}
-        """The consumers whose positions the transaction commits, by the positions' names in this group."""
+        """The consumers whose positions the transaction commits, by the name of the position."""
         self._values: list[bytes] = []
         self._keys: list[Key] | None = None
-        """None while no entry has a key."""
+        """The keys of the entries kept by the client, or None while no entry has a key."""
         self._bytes = 0
-        """The bytes of the entries kept by the client, with ``ENTRY_COST_BYTES`` for each."""
+        """The bytes of the entries kept by the client, including ``ENTRY_COST_BYTES`` for each."""
         self._entries, self._size = 0, 0
-        """The number of entries in the transaction, including those being staged, and their bytes."""
+        """The number of entries in the transaction and their bytes. Entries that are being staged are included."""
         self._turn = asyncio.Lock()
         self._identity: Identity | None = None
-        """The name of the transaction, once it was sent in one message."""
+        """The transaction's name in the log, once the transaction was sent in one message."""
         self._answer: _Answer | None = None
-        """The answer to that message, if the commit was cancelled or had no certain answer."""
+        """The answer to the message with the whole transaction, if the commit was cancelled or got no certain
+        answer."""
         self._over = ""
         """The reason why the transaction accepts no more entries."""
         self._may_be_logged = False
-        """True if a commit is under way, or had no certain answer."""
+        """True if a commit waits for its answer, or got no certain answer."""
         self._committing = False
         """True while a commit collects the entries; no entry is added meanwhile."""
 
@@ -156,7 +158,8 @@ class Transaction(Generic[V]):
             try:
                 await self.abort()
             except OutcomeUnknown:
-                if not issubclass(kind, OutcomeUnknown):  # which already says that the commit may be logged
+                # ``OutcomeUnknown`` already says that the commit may be logged
+                if not issubclass(kind, OutcomeUnknown):
                     raise
         else:
             self._cancelled()
@@ -166,10 +169,10 @@ class Transaction(Generic[V]):
     @overload
     async def append(self, value: Any, *, key: str | Buffer | None = None, codec: CodecName) -> None: ...
     async def append(self, value: Any, *, key: Any = None, codec: CodecName | None = None) -> None:
-        """Adds one entry, which is not in the log before the commit. Raises ``TypeError``, ``TooLarge``,
-        ``TransactionClosed``. If the entries exceed what the client keeps, raises also the master's refusal of a piece.
-        After an error this entry is not in the transaction. The entries before it are, unless the error is
-        ``TransactionGone``."""
+        """Adds one entry to the transaction; it is not logged before the commit. Raises ``TypeError``, ``TooLarge``,
+        ``TransactionClosed``. If the entries exceed what the client keeps, also raises the master's refusal of a piece.
+        After an error this entry is not in the transaction. The earlier entries stay in the transaction, unless the
+        error is ``TransactionGone``."""
         given = self.codec if codec is None else codec_of(codec)
         entry, name = [given.value(value)], None if key is None else [given.key(key)]
         if not self._kept(entry, name):
@@ -197,26 +200,26 @@ class Transaction(Generic[V]):
 
     async def commit_position(self, consumer: Consumer) -> None:
         """Commits the current position of ``consumer`` with the transaction: the place after the last entry that the
-        consumer has delivered. Raises ``TooLarge``. Raises ``BadArgument`` for a consumer that has read nothing, or
-        whose position is stored in another group (``kept_in``)."""
+        consumer has delivered. Raises ``TooLarge``. Raises ``BadArgument`` if the consumer has read nothing, or if
+        another group stores its position (``kept_in``)."""
         self._check_not_committing()
         if not consumer.lies_in(self._positions):
-            raise BadArgument(f"the position of consumer {consumer.name} lies in another group than this transaction")
+            raise BadArgument(f"the position of consumer {consumer.name} is stored in another group")
         name, change = consumer.change()
         if name not in self._consumers:
             self._count(0, POSITION_COST_BYTES + len(name))
         self._consumers[name] = consumer, change
 
     async def commit(self) -> Appended | None:
-        """Logs the whole transaction. Returns where it is in the log once the ack policy is met, or None if there is
-        nothing to log.
+        """Logs the whole transaction. Returns its VLSNs once the ack policy is met, or None if there is nothing to log.
 
         Raises ``TransactionGone``, or the refusal of an append, after which you may call ``commit`` again. Raises
         ``StaleTerm`` if another worker has replaced the position of a consumer, and ``WrongVersion`` if the group's
         level has no transactions. With each of these errors nothing is logged.
 
-        Raises ``OutcomeUnknown`` if neither this call nor an earlier one had a certain answer. A commit that is
-        cancelled may still be logged. If it was, a second call returns the first commit's answer, as a ``duplicate``.
+        Raises ``OutcomeUnknown`` if neither this call nor an earlier one got a certain answer. A commit that is
+        cancelled may still be logged. If it was logged, a second call returns the first commit's answer, as a
+        ``duplicate``.
         """
         async with self._turn:
             if self.appended is not None:
@@ -237,7 +240,7 @@ class Transaction(Generic[V]):
                 raise
             except VlsnLogError as error:
                 self._may_be_logged = unsure or (self._may_be_logged and not error.retry_safe)
-                # the refusal is of this commit alone; the earlier commit may be in the log
+                # only this commit was refused; an earlier commit of the transaction may be in the log
                 if unsure and error.retry_safe:
                     raise OutcomeUnknown(f"asked again, and not acknowledged: {error}; it may be logged") from error
                 if not self._may_be_logged:
@@ -251,9 +254,10 @@ class Transaction(Generic[V]):
             return appended
 
     async def abort(self) -> None:
-        """Abandons the transaction: it is not in the log, and never will be. Entries staged at a silent master expire
-        there. Raises ``TransactionClosed`` while a commit is under way, and after a commit that succeeded. Raises
-        ``OutcomeUnknown`` after a commit without a certain answer: only calling ``commit`` again settles that."""
+        """Abandons the transaction, so that it is never logged. Entries staged at a silent master time out at that
+        master. Raises ``TransactionClosed`` while a commit waits for its answer, and after a commit that succeeded.
+        Raises ``OutcomeUnknown`` after a commit without a certain answer: only another call of ``commit`` can settle
+        it."""
         if self.appended is None and self._answer is not None and self._answer.appended is not None:
             self._committed(self._answer.appended)
         if self.appended is not None:
@@ -272,7 +276,7 @@ class Transaction(Generic[V]):
     # Entries.
 
     def _kept(self, values: list[bytes], keys: Sequence[Key] | None) -> bool:
-        """Keeps the entries in the client if they are small enough. Says whether they were kept."""
+        """Keeps the entries in the client if they are small enough. Returns whether the entries were kept."""
         self._check_not_committing()
         check_longest(values, keys)
         size = _size(values, keys)
@@ -288,14 +292,14 @@ class Transaction(Generic[V]):
         return True
 
     async def _staged(self, values: list[bytes], keys: Sequence[Key] | None) -> None:
-        """Stages entries, after those that the client has kept."""
+        """Stages entries at the master. The entries that the client has kept are staged first."""
         async with self._turn:
             if not self._kept(values, keys):
                 await self._stage_with(values, keys, _size(values, keys))
 
     async def _stage_with(self, values: list[bytes], keys: Sequence[Key] | None, size: int) -> None:
-        """Stages the entries that the client has kept, and ``values`` after them. Entries appended meanwhile are kept,
-        and follow after ``values``."""
+        """Stages the entries that the client has kept, then ``values``. Entries appended meanwhile are kept, and
+        follow after ``values``."""
         stage = self._stage = self._stage or self._stages.stage()
         counted = False
         try:
@@ -312,7 +316,7 @@ class Transaction(Generic[V]):
                 self._size -= size
             if isinstance(error, TransactionGone):
                 self._end(str(error))
-            elif self._over:  # the transaction was aborted meanwhile, and may have begun again since
+            elif self._over:  # the transaction was aborted meanwhile, and may have begun again
                 self._stages.give_back(stage)
             raise
         del self._values[:kept]
@@ -321,8 +325,7 @@ class Transaction(Generic[V]):
         self._bytes -= kept_bytes
 
     def _count(self, entries: int, size: int) -> None:
-        """Counts entries that are added. Raises ``TooLarge`` and counts nothing if they do not fit; the entries before
-        them do."""
+        """Counts entries that are added. If the entries do not fit, raises ``TooLarge`` and counts none of them."""
         if self._stage is not None:
             self._stage.check_fits(self._entries + entries, self._size + size)
         self._entries += entries
@@ -339,13 +342,14 @@ class Transaction(Generic[V]):
         return await stage.commit(self._acks, {"positions": self._changes()}, self._durability)
 
     async def _commit_whole(self) -> Appended:
-        """Sends the whole transaction as one message. If a cancelled call has sent it before, this call waits for that
-        answer first, because the log may forget the transaction's name before the message is sent again."""
+        """Sends the whole transaction as one message. If a cancelled call has sent the transaction before, first waits
+        for the answer to that message. Otherwise the log could forget the transaction's name before the message is sent
+        again."""
         if self._answer is not None and not self._answer.failed:
             try:
                 return msgspec.structs.replace(await self._answer.wait(), duplicate=True)
             except VlsnLogError:
-                pass  # that message's time is over, so it is sent again under the same name
+                pass  # the first message has timed out, so the transaction is sent again under the same name
         queue, sets = self._producer.queue, b""
         if self._consumers:
             sets = msgspec.json.encode({"positions": self._changes()})
@@ -386,7 +390,8 @@ class Transaction(Generic[V]):
         self._end("it is committed", committed=True)
 
     def _cancelled(self) -> None:
-        """Ends a transaction whose block was cancelled, unless it may be in the log: then it may be committed again."""
+        """Ends a transaction whose block was cancelled. A transaction that may be in the log can still be committed
+        again."""
         if not self._over and not self._committing and not self._may_be_logged:
             self._end("it was cancelled")
 
@@ -398,11 +403,11 @@ class Transaction(Generic[V]):
         self._check_open()
         if self._committing or self._may_be_logged:
             raise TransactionClosed(
-                "the transaction's commit is under way, or may be in the log: commit it again, or let go of it"
+                "the transaction's commit is under way, or may be in the log: commit it again, or abandon it"
             )
 
     def _end(self, why: str, *, committed: bool = False) -> asyncio.Task[None] | None:
-        """Ends the transaction, and aborts its staged entries. Returns the task that aborts them."""
+        """Ends the transaction, and aborts its staged entries. Returns the task of the abort."""
         self._over = why
         if not committed:
             self._not_committed()
@@ -410,8 +415,8 @@ class Transaction(Generic[V]):
         return self._stages.give_back(self._stage) if self._stage is not None else None
 
     def _not_committed(self) -> None:
-        """Makes the transaction's consumers, and those in whose loop the transaction was, deliver again the entries
-        that no commit has passed."""
+        """Makes consumers deliver again the entries that no commit has passed. The consumers are the transaction's own,
+        and those in whose loop the transaction was made."""
         for consumer in {*in_hand(), *(consumer for consumer, _ in self._consumers.values())}:
             consumer.not_committed()
 

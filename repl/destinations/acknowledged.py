@@ -1,11 +1,13 @@
-"""The acknowledgements of one destination: the folded table, and VLSNs that a COMMIT will add to it.
+"""The acknowledgements of one destination: the folded table, and VLSNs that a COMMIT will add to the table.
 
-    table      1–40 · 45                               folded from durable COMMITs
+    table      1–40 · 45                               folded: set by durable COMMIT entries
     noted      41 · 46–47                              no longer delivered; durable with the next note
     skipped    48–90                                   no messages of this destination; the next note includes them
 
-The table keeps at most ``ACK_INTERVALS_MAX`` intervals, and ignores a note that needs more. So room for one interval is
-reserved for each message that is out. An acknowledgement that does not fit is refused before it is noted.
+A *note* is a COMMIT entry that records acknowledgements. The table keeps at most ``ACK_INTERVALS_MAX`` intervals of
+VLSNs, and ignores a note that needs more intervals. So room for one interval is reserved for each message that is
+out (delivered, not acknowledged). An acknowledgement that needs more intervals than are left is refused before it is
+noted.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from vlsn.state.acks import Acked
 
 
 class Acknowledged:
-    """The acknowledgements since one beginning of a destination. ``folded`` returns the destination's table, or None if
-    the destination was dropped."""
+    """All acknowledgements since a destination was created or last moved. ``folded`` returns the destination's
+    table, or None if the destination was dropped."""
 
     def __init__(self, name: str, folded: Callable[[], Acked | None], out: OutTable) -> None:
         self._name = name
@@ -33,11 +35,11 @@ class Acknowledged:
         self._out = out
         self.since = self.table().since
         self._noted = VlsnSet()
-        """VLSNs that are acknowledged but not folded yet."""
+        """VLSNs that are acknowledged, while the COMMIT that records the acknowledgement is not folded yet."""
         self._skipped: list[VlsnSet] = []
 
     def table(self) -> Acked:
-        """Returns the current table. Raises ``NotFound``."""
+        """Returns the current table of acknowledged VLSNs. Raises ``NotFound``."""
         acked = self._folded()
         if acked is None:
             raise NotFound(f"destination {self._name} is gone")
@@ -45,17 +47,17 @@ class Acknowledged:
 
     @property
     def floor(self) -> int:
-        """The VLSN up to which everything is acknowledged."""
+        """The VLSN up to which every message is acknowledged."""
         acked = self._folded()
         return int(acked.floor) if acked is not None else 0
 
     @property
     def last(self) -> int:
-        """The last VLSN that is acknowledged, or will be with the next notes."""
+        """The last VLSN that is acknowledged, or will be once pending notes are durable."""
         return max(self.table().done.last, self._noted.last)
 
     def has(self, vlsns: Vlsns) -> npt.NDArray[np.bool_]:
-        """Marks the VLSNs that are acknowledged, or will be with the next notes."""
+        """Marks the VLSNs that are acknowledged, or will be once pending notes are durable."""
         acked = self._folded()
         noted = self._noted.has(vlsns)
         return noted if acked is None else noted | acked.done.has(vlsns)
@@ -64,14 +66,14 @@ class Acknowledged:
 
     @property
     def intervals_left(self) -> int:
-        """The number of intervals that may still be added to the table."""
+        """The number of intervals of VLSNs that may still be added to the table."""
         acked = self._folded()
         taken = (acked.done.intervals if acked else 0) + self._noted.intervals + len(self._out)
         return ACK_INTERVALS_MAX - taken
 
     def check(self, vlsns: VlsnSet) -> None:
-        """Raises ``QueueFull`` if the table would ignore this acknowledgement. A message that is out uses the room that
-        was reserved when it was delivered."""
+        """Raises ``QueueFull`` if the table has no room for the intervals of this acknowledgement. A message that is
+        out uses the interval that was reserved when the message was delivered."""
         if vlsns.intervals <= self.intervals_left:
             return
         known, out = self.table().done.union(self._noted), self._out.vlsns
@@ -83,7 +85,8 @@ class Acknowledged:
             )
 
     def check_retry(self, dead: VlsnSet) -> None:
-        """Raises ``QueueFull`` if the table has no room for the gaps that a retry of ``dead`` would leave."""
+        """Raises ``QueueFull`` if the table has no room for the gaps that a retry of the ``dead`` messages would
+        leave."""
         done = self.table().done
         more = done.minus(dead).intervals - done.intervals
         if more > max(0, self.intervals_left):
@@ -92,24 +95,25 @@ class Acknowledged:
                 "messages that are out, and the VLSNs between"
             )
 
-    # Acknowledgements on their way.
+    # Pending acknowledgements.
 
     def add(self, vlsns: VlsnSet) -> None:
         self._noted = self._noted.union(vlsns)
 
     def give_back(self, vlsns: VlsnSet) -> None:
-        """Takes an acknowledgement back, because its note was not logged or the messages are tried again."""
+        """Cancels an acknowledgement, because its note was not logged or because its messages are tried again."""
         self._noted = self._noted.minus(vlsns)
 
     def fold(self) -> None:
-        """Removes VLSNs that the table has now from the noted ones."""
+        """Removes from the noted VLSNs those that the table contains now."""
         acked = self._folded()
         if acked is not None and acked.since == self.since:
             all_done = acked.floor >= self._noted.last
             self._noted = VlsnSet() if all_done else self._noted.minus(acked.done)
 
     def skip(self, first: int, last: int) -> None:
-        """Notes that ``first`` to ``last`` are not messages of this destination. An empty span changes nothing."""
+        """Notes that the VLSNs ``first`` to ``last`` are no messages of this destination. An empty span changes
+        nothing."""
         if first <= last:
             self._skipped.append(VlsnSet.between(first, last))
 
@@ -124,13 +128,13 @@ class Acknowledged:
         return sum(each.count for each in self._skipped) >= SKIPPED_NOTED
 
     def take_skipped(self) -> VlsnSet:
-        """Moves the skipped VLSNs into the next note. Returns an empty set while the table has no room for their
-        intervals."""
+        """Moves the skipped VLSNs (no messages of this destination) into the next note. Returns an empty set while the
+        table has no room for the intervals of the skipped VLSNs."""
         taken = VlsnSet.covering_all(self._skipped)
         if taken.intervals > self.intervals_left:
             known = self.table().done.union(self._noted)
             if known.union(taken).intervals > known.intervals:
-                return VlsnSet()  # acknowledgements need the room first
+                return VlsnSet()  # the remaining intervals are kept free for acknowledgements
         self._skipped = []
         self.add(taken)
         return taken

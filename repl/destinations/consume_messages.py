@@ -1,15 +1,17 @@
 """The messages of ``WS /v1/destinations/{name}/consume``: a header of eight bytes, and a body.
 
-0   3    4      8
-|VLD|kind|number| body …
-worker ─► node    C   the node may send so many (number) more messages
-                  K   acknowledges the packed set of VLSNs in the body; number names this acknowledgement
-                  R  the worker has not looked at that set of VLSNs: the delivery does not count
-node ─► worker    H   the uuid of the destination; sent after the worker's first message
-                  M   messages, as columns (``message_batch``); empty: the node is the master, and has no messages
-                  A   a u32 for each: the acknowledgements of these numbers are durable
-                  F   the acknowledgement of that number failed; the body is a problem document
-                  E   the end of the stream; the body is a problem document
+    0   3    4      8
+    |VLD|kind|number| body …
+    worker ─► node    C   credit: the node may send ``number`` more messages
+                      K   acknowledges the VLSNs in the body, a packed set; ``number`` identifies this acknowledgement
+                      R   returns the VLSNs in the body unread: their delivery uses no attempt
+    node ─► worker    H   the uuid of the destination; sent after the worker's first message
+                      M   messages, as columns (``message_batch``); an empty M shows that the node is the master
+                      A   acknowledgements that are durable: the ``number`` of each, as u32
+                      F   the acknowledgement ``number`` failed; the body is a problem document
+                      E   the end of the stream; the body is a problem document
+
+``number`` is a u32, little-endian. The worker sends the first message.
 """
 
 from __future__ import annotations
@@ -24,13 +26,13 @@ _MAGIC: Final = b"VLD"
 CREDIT, ACK, UNREAD = b"C", b"K", b"R"
 HELLO, MESSAGES, ACKED, FAILED, END = b"H", b"M", b"A", b"F", b"E"
 CREDIT_MAX: Final = 40_000
-"""The largest credit of one worker: the messages that the node may still send to it."""
+"""The largest credit of one worker: the number of messages that the node may still send to the worker."""
 ACKS_UNANSWERED_MAX: Final = 1_024
-"""The most acknowledgements of one worker that may wait for their answer. Then the node reads nothing more of the
-worker."""
+"""The most acknowledgements of one worker that may wait for their answer. At this limit the node stops reading from
+the worker."""
 WORKER_MESSAGE_BYTES_MAX: Final = 256 * 1024
 ALIVE_S: Final = 5.0
-"""Seconds of silence after which a node sends an empty M, to show that it is still the master."""
+"""After this many seconds without a message the node sends an empty M, to show that it is still the master."""
 
 
 def head(kind: bytes, number: int = 0) -> bytes:
@@ -38,7 +40,7 @@ def head(kind: bytes, number: int = 0) -> bytes:
 
 
 def parted(message: bytes) -> tuple[bytes, int, memoryview]:
-    """Returns kind, number and body. Raises ``BadBody``."""
+    """Splits a message of the stream into kind, number and body. Raises ``BadBody``."""
     if len(message) < HEAD.size:
         raise BadBody(f"{len(message)} bytes are no message of a worker")
     magic, kind, number = HEAD.unpack_from(message)

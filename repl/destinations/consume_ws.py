@@ -1,14 +1,15 @@
-"""``WS /v1/destinations/{name}/consume``: one worker of a destination, which is sent messages within its credit.
+"""``WS /v1/destinations/{name}/consume``: sends messages of a destination to one worker, within the worker's credit.
 
     credit ─► take ─► answers handed out ─► one confirmation of leadership for all of them ─► sent, in order
     ack ─► noted ─► durable ─► answered
 
-1. Messages are handed out while leadership is being confirmed for earlier messages. No message is sent before its
-   confirmation.
-2. Messages that were handed out but not sent when the worker leaves count as never out. Sent messages stay out until
-   their time is over, or until the worker returns them unread.
-3. The order of a key holds within one connection: later messages of a key may follow earlier ones to the same worker,
-   but wait if another worker has the earlier ones. A worker that connects again counts as another worker.
+1. While a majority confirms this node's leadership for some messages, the next messages are already handed out. Each
+   message is sent only after its own confirmation.
+2. A message that was handed out and not sent when the worker leaves counts as never delivered. A sent message stays
+   reserved for the worker until its deadline, or until the worker returns it unread.
+3. The order of a key holds within one connection. Later messages of a key may follow earlier messages to the same
+   worker, but wait if another worker has the earlier messages. A worker that connects again counts as another
+   worker.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ MESSAGES_MAX = 10_000
 
 
 def _nothing() -> None:
-    """Does nothing after a message was sent."""
+    """Does nothing. Used as the function to call after the send of a message that holds no room."""
 
 
 class Consuming:
@@ -61,18 +62,18 @@ class Consuming:
         self._credit = 0
         self._may_take = asyncio.Event()
         self._handed = Holder(handed)
-        """The answers that are handed out and not sent."""
+        """The room for answers that are handed out and not sent."""
         self._unconfirmed: deque[Delivered] = deque()
-        """The answers for which leadership is not confirmed yet."""
+        """The answers (groups of messages) for which leadership is not confirmed yet."""
         self._to_confirm = asyncio.Event()
         self._out: deque[tuple[bytes, Callable[[], None]]] = deque()
-        """The messages to send, each with a function to call after the send."""
+        """The WebSocket messages to send, each with a function to call after the send."""
         self._to_send = asyncio.Event()
         self._unanswered = 0
-        """The number of acknowledgements whose answer is not sent yet."""
+        """The number of acknowledgements that this node has not answered yet."""
         self._room = asyncio.Event()
         self._done: list[int] = []
-        """The numbers of acknowledgements that are durable."""
+        """The numbers of acknowledgements that are durable and not answered yet."""
 
     def idle(self) -> bool:
         return not self._handed.answers and not self._out and not self._unanswered
@@ -93,9 +94,9 @@ class Consuming:
         finally:
             self._worker.recall(self._handed.answers)
             self._handed.leave()
-            self._out.clear()  # their functions refer to this object
+            self._out.clear()  # the functions in this queue refer to this object, which is a cycle
 
-    # Messages of the worker.
+    # Receiving.
 
     async def _receive(self) -> None:
         while True:
@@ -106,7 +107,7 @@ class Consuming:
 
     def _heard(self, message: bytes) -> bool:
         kind, number, rest = parted(message)
-        if not self._greeted:  # the client speaks first in every protocol here: an earlier message would be lost
+        if not self._greeted:  # the worker must send first: a message that the node sent earlier could be lost
             self._greeted = True
             self._put(head(HELLO) + self._worker.uuid.encode())
         match kind:
@@ -151,7 +152,7 @@ class Consuming:
         self._unanswered -= count
         self._room.set()
 
-    # Messages to the worker.
+    # Sending.
 
     async def _take(self) -> None:
         while True:
@@ -161,8 +162,8 @@ class Consuming:
             self._taken(*await self._worker.take(min(self._credit, self._most), ALIVE_S, self._handed))
 
     def _taken(self, messages: Delivered, number: int) -> None:
-        """A function of its own, so that no frame keeps the messages while the next ones are awaited; ``_send_first``
-        is one for the same reason."""
+        """Accounts for messages that were taken. A separate function is needed so that no stack frame keeps the
+        messages while the caller waits for more. ``_send_first`` is a function for the same reason."""
         if number:
             self._credit -= len(messages.columns)
             self._unconfirmed.append(messages)

@@ -1,4 +1,4 @@
-"""The parts of a delivery: its source, its messages, its dead messages and its counters."""
+"""Types for the delivery of a destination's messages: source, messages, dead messages and counters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vlsn.ids import Vlsn
 
 
 class Blocks(Protocol):
-    """Whole blocks, and the VLSN after them."""
+    """Whole blocks of the log, and the VLSN after the last block."""
 
     @property
     def data(self) -> list[bytes]: ...
@@ -26,7 +26,7 @@ class Blocks(Protocol):
 
 
 class Source(Protocol):
-    """The durable log, as a delivery reads it."""
+    """The durable part of the log, as a delivery reads it."""
 
     @property
     def durable(self) -> Vlsn: ...
@@ -35,8 +35,8 @@ class Source(Protocol):
 
 
 class Delivered(NamedTuple):
-    """The messages of one answer, in VLSN order. ``attempts`` has the attempt of each message that was delivered
-    before."""
+    """The messages of one answer, in VLSN order. For a message that was delivered before, ``attempts`` has the
+    number of this attempt."""
 
     columns: MessageColumns
     attempts: dict[int, int]
@@ -48,7 +48,7 @@ class Delivered(NamedTuple):
 
 
 class Dead(NamedTuple):
-    """A message that no worker could process."""
+    """A message that no worker could process, with the reason."""
 
     vlsn: int
     attempts: int
@@ -57,7 +57,7 @@ class Dead(NamedTuple):
 
 @dataclass(slots=True)
 class DeliveryCounts:
-    """Counters since this node became master."""
+    """Counters of deliveries since this node became master."""
 
     delivered: int = 0
     delivered_again: int = 0
@@ -76,7 +76,7 @@ class DeliveryCounts:
 
 @dataclass(slots=True)
 class Pace:
-    """Messages per second, over the last complete ``PACE_S``."""
+    """The rate of messages per second, over the last complete period of ``PACE_S`` seconds."""
 
     delivered: float = 0.0
     acked: float = 0.0

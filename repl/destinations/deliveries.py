@@ -1,10 +1,10 @@
-"""All destinations of one master's term: found by name, driven by the master's clock and its durable end.
+"""The deliveries of all destinations during one master's term: one ``Delivery`` for each destination.
 
     durable end rises ─► acknowledgements are folded ─► waiting calls are woken
     tick              ─► messages that were out for too long come back
 
-A new master delivers only once its own first entry is durable and folded. Then this master has every earlier
-acknowledgement.
+To *fold* an entry is to apply it to the tables that the log defines. A new master delivers messages only once its
+own first entry is durable and folded, because only then does it have all acknowledgements of earlier terms.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from vlsn.state.destinations import PREFIX, DestinationSettings, key_of, setting
 from vlsn.write.local_log import LocalLog
 
 FOLD_S = 10.0
-"""Seconds that a call waits for a new master to fold the acknowledgements of earlier terms."""
+"""The most seconds that a call waits while a new master folds the acknowledgements of earlier terms."""
 
 
 class Lead(Protocol):
@@ -51,7 +51,7 @@ class Lead(Protocol):
 
 
 class Deliveries:
-    """The deliveries of one master's term. ``close`` is called when the term has ended."""
+    """The deliveries of one master's term. ``close`` is called when the term ends."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Deliveries:
         return iter(list(self._of.values()))
 
     def known(self, uuid: str) -> Delivery | None:
-        """Returns the delivery of a destination, if a call of this term has used it."""
+        """Returns the delivery of a destination, or None if no call of this term has used the destination."""
         return self._of.get(uuid)
 
     async def of(self, name: str) -> Delivery:
@@ -101,12 +101,12 @@ class Deliveries:
             raise NotFound(f"there is no destination {name}")
         delivery = self._met(name, settings)
         if delivery is None:
-            raise NotFound(f"destination {name} is being made")
+            raise NotFound(f"destination {name} is being created")
         delivery.follow(settings)
         return delivery
 
     def _settings_of(self, name: str, key: str) -> DestinationSettings | None:
-        """Returns the folded settings of a destination. Decodes them only if they were changed."""
+        """Returns the current settings of a destination. Decodes the settings only if they have changed."""
         history = self._log.view.history
         kept, held = history.small.at(key, history.acks.folded_to), self._settings.get(name)
         if kept is None:
@@ -120,8 +120,8 @@ class Deliveries:
         return held[1]
 
     def _met(self, name: str, settings: DestinationSettings) -> Delivery | None:
-        """Returns the delivery of a destination, and creates a missing delivery. Returns None while the
-        acknowledgements have no table for the destination."""
+        """Returns the delivery of a destination, and creates it if there is none. Returns None while the table of
+        acknowledgements does not contain the destination."""
         delivery = self._of.get(settings.uuid)
         if delivery is None and self._log.view.history.acks.folded.get(settings.uuid) is not None:
             delivery = self._of[settings.uuid] = Delivery(self._parts, name, settings)
@@ -156,15 +156,15 @@ class Deliveries:
     async def _confirm(self) -> None:
         await self._lead.read_index()
 
-    # Events of the lead.
+    # Events.
 
     def rose(self) -> None:
-        """Wakes waiting calls after the durable end rose and the acknowledgements up to it are folded."""
+        """Wakes waiting calls after the durable end rose and the acknowledgements up to the new end are folded."""
         for delivery in self._of.values():
             delivery.rose()
 
     def followed(self) -> None:
-        """Applies an order to the deliveries, once the order is folded."""
+        """Applies changed settings to the deliveries, once the change is folded."""
         self.tick()
 
     def tick(self) -> None:
@@ -187,10 +187,10 @@ class Deliveries:
             delivery.tick(now)
             if rows_left > 0 and delivery.incoming.is_due(now):
                 rows_left -= delivery.incoming.look(now, self._log.view.ring, delivery.wanted)
-        self.full.release()  # the first held append may have timed out, and must not block the others
+        self.full.release()  # if the first held append has timed out, it must not block the others
 
     async def _look_at_oldest(self) -> None:
-        """Periodically finds the oldest message of each destination that is not acknowledged."""
+        """Periodically finds the oldest unacknowledged message of each destination."""
         while True:
             await asyncio.sleep(PERIOD_S)
             for delivery in self:
@@ -216,7 +216,7 @@ class Deliveries:
         return settings if settings.uuid == delivery.uuid else delivery.settings
 
     def close(self) -> None:
-        gone = NotMaster("this node has stopped leading; the next master delivers the unacknowledged messages")
+        gone = NotMaster("this node is no longer the master; the next master delivers the unacknowledged messages")
         self._looking.cancel()
         self.notes.close()
         self.full.close()
@@ -226,7 +226,7 @@ class Deliveries:
     # Dead letters.
 
     def _bury(self, delivery: Delivery, dead: list[Dead]) -> None:
-        """Moves messages to the dead letters. One transaction appends the dead letters and acknowledges the
+        """Moves messages to the dead letters. One transaction appends the dead letters and acknowledges the original
         messages."""
         settings, vlsns = delivery.settings, VlsnSet.of([each.vlsn for each in dead])
         letters = [

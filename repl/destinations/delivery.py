@@ -2,22 +2,22 @@
 
     acknowledged 1–40 · out 41 42 44 (A's batch) · at 50           43, 46 wait: earlier messages of their keys are out
 
-A message is *out* while it is delivered and not acknowledged.
+A message is *out* while it is delivered and not acknowledged. The cursor is ``at``, the next VLSN to look at.
 
-1. Messages are read from ``at`` on in VLSN order, from the log, or from pages if the log was cleaned there. Messages
-   that are out, acknowledged, or noted for acknowledgement are skipped.
-2. A message comes back if no acknowledgement arrives in time, or if ``nack`` returns it: ``at`` goes back to that
-   message, so it is delivered next. After its last attempt it becomes a dead letter (``dead_letters``) instead.
-3. Order of a key: while a message of a key is out, later messages of that key wait. Messages of one answer go out
-   together, in their order. A message that comes back takes back the later messages of its key. A message that waits
-   for its redelivery delay still counts here, so later messages of its key wait for it.
-4. An acknowledgement of a message also covers the VLSNs between that message and the one before it, which are not
-   messages of this destination. So acknowledgements in order form one interval.
+1. Messages are read from ``at`` on in VLSN order: from the log, or from pages (files of messages) if the log was
+   cleaned there. Messages that are out, acknowledged, or noted for acknowledgement are skipped.
+2. A message comes back if it is not acknowledged in time, or if ``nack`` returns it: ``at`` moves back to the message.
+   A message that fails its last attempt becomes a dead letter (``dead_letters``).
+3. Order of a key: while a message of a key is out, later messages of that key wait. Several messages of a key may be in
+   one answer, in VLSN order. When a message comes back, the later messages of its key come back with it. While a
+   returned message waits for its redelivery delay, later messages of its key wait as well.
+4. The VLSNs between two messages of a destination are no messages of it. An acknowledgement covers the VLSNs between
+   its message and the message before. So acknowledgements in order form one interval.
 5. Before an answer is sent, a majority confirms that this node is the master. So a deposed master delivers no message
    that was acknowledged at its successor.
 
-The list of messages that are out, and their first attempts, are kept in this master's memory only. The next master
-delivers every message that is not acknowledged. Runs on the event loop only.
+Only this master's memory has the list of messages that are out, and their first attempts. The next master delivers
+every unacknowledged message again. This module runs on the event loop only.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ LATE: Final = "not acknowledged in time"
 
 @dataclass(frozen=True, slots=True)
 class DeliveryParts:
-    """The parts that a delivery is created with."""
+    """The collaborators that a delivery is created with."""
 
     source: Source
     pages: Callable[[], PageSource | None]
     table: Callable[[str], Acked | None]
-    """Returns the folded acknowledgements of a uuid."""
+    """Returns the folded acknowledgements of the destination with this uuid."""
     notes: Notes
     confirm: Callable[[], Awaitable[object]]
     """Returns once a majority has confirmed that this node is the master."""
@@ -75,7 +75,7 @@ class DeliveryParts:
 
 
 class Delivery:
-    """One destination. ``close`` is called when the master's term has ended, or when the destination was dropped."""
+    """One destination's delivery. ``close`` is called when the master's term ends or the destination is dropped."""
 
     def __init__(self, parts: DeliveryParts, name: str, settings: DestinationSettings) -> None:
         self._parts = parts
@@ -83,25 +83,25 @@ class Delivery:
         self.uuid = settings.uuid
         self._workers = 0
         self._numbers = count(1)
-        """The numbers of answers and delays. No number is used twice, even after the destination begins anew."""
+        """The numbers of answers and delays. No number is used twice, even after the destination is reset."""
         self.counts = DeliveryCounts()
         self.pace = Pace()
         self.incoming = Incoming()
         self.blocked_by = ""
-        """The reason why messages are not delivered, for status."""
+        """The reason why no message is delivered now, for the status; "" if there is none."""
         self._lock = asyncio.Lock()
         self._waiters = Waiters(name)
         self._closed: VlsnLogError | None = None
         self._reset(settings)
 
     def _reset(self, settings: DestinationSettings) -> None:
-        """Begins anew at the table's position, with no message out."""
+        """Resets the delivery to the position in the table of acknowledgements, with no message out."""
         self._out = MessagesOut(self._numbers)
         self.acks = Acknowledged(self.name, partial(self._parts.table, self.uuid), self._out.table)
         self._use(settings)
         self._at = self.acks.floor + 1
         self._barren_until = 0.0
-        """The loop's time until which only workers with keys search: the last search found waiting messages only."""
+        """The loop's time until which calls without own keys do not search, because the last search found nothing."""
         self._waiting_keys = WaitingKeys()
         self.oldest = Oldest()
 
@@ -112,7 +112,7 @@ class Delivery:
         self._windows = MessageWindows(parts.source, parts.pages, self.wanted, self.uuid, self.acks.since, lost)
 
     def follow(self, settings: DestinationSettings) -> None:
-        """Applies these settings and the current table. Raises ``NotFound``."""
+        """Applies new settings and the current table of acknowledgements. Raises ``NotFound``."""
         if settings is not self.settings:
             self._use(settings)
             self._out.shorten(asyncio.get_running_loop().time() + settings.ack_timeout_s)
@@ -141,7 +141,7 @@ class Delivery:
         return asyncio.get_running_loop().time() < self._barren_until
 
     def rose(self) -> None:
-        """Wakes a waiting call, because the durable end rose and there may be a message."""
+        """Wakes a waiting call, because the durable end rose and a new message may exist."""
         if len(self._waiters) and self._at <= self._parts.source.durable and not self._is_barren():
             self._waiters.wake()
 
@@ -169,15 +169,15 @@ class Delivery:
         return delivered
 
     async def hand_out(self, most: int, wait_s: float, room: Holder, *, owner: int = 0) -> tuple[Delivered, int]:
-        """Takes messages as ``messages`` does, and also returns the answer's number, 0 for no answer. The caller sends
-        the messages after ``confirm``, or recalls them, and then releases the room. ``owner`` is the number of a
-        worker, 0 for a single call."""
+        """Takes messages as ``messages`` does, and also returns the answer's number; the number is 0 if there are no
+        messages. The caller then either waits for ``confirm`` and sends the messages, or recalls the answer; at last
+        it releases the room. ``owner`` is the number of a worker, or 0 for a single call."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
         while True:
             self._check()
             if self._is_barren() and self._barren_until < deadline and not self._out.table.has_keys_of(owner):
-                await self._waiters.wait(self._barren_until)  # another call has just searched, for all calls
+                await self._waiters.wait(self._barren_until)  # another call has just searched on behalf of all calls
                 continue
             async with self._lock:
                 if await room.wait(max(deadline, loop.time() + LOOK_S)):
@@ -199,13 +199,13 @@ class Delivery:
         self._check()
 
     def recall(self, answers: Iterable[int]) -> None:
-        """Takes back answers that were never sent."""
+        """Takes back the messages of answers that were never sent."""
         for answer in answers:
             self._recall(self._out.table.vlsns_of(answer))
         self._waiters.wake()
 
     def unread(self, vlsns: Vlsns, owner: int) -> None:
-        """Takes back messages that a worker has received and not looked at."""
+        """Takes back messages that a worker has received but not processed."""
         self._recall(self._out.table.owned(vlsns, owner))
         self._waiters.wake()
 
@@ -214,7 +214,7 @@ class Delivery:
             raise anew(self._closed)
 
     async def _take(self, most: int, deadline: float, owner: int) -> tuple[Delivered, int]:
-        """Hands messages out, under the lock. Returns them with the answer's number, 0 for no answer."""
+        """Hands messages out, under the lock. Returns the messages and the answer's number (0: no messages)."""
         if self.settings.paused:
             self.blocked_by = "paused"
             return self._nothing()
@@ -224,12 +224,13 @@ class Delivery:
         room = self.acks.intervals_left
         self.blocked_by = "" if room > 0 else "a gap in the acknowledged VLSNs"
         if room <= 0:
-            # Only the first message can be delivered: however its delivery ends, it adds no interval.
+            # Acknowledging the first message never adds an interval, so only that message can be delivered.
             self._rewind(self.acks.floor + 1)
             most = 1
         if len(self._waiting_keys) and self._out.table.has_keys_of(owner):
             own = self._waiting_keys.first_but(self._out.table.keys_of_others(owner)[0])
-            if own is not None:  # these messages wait only for this owner's keys; for all other owners nothing changes
+            # these messages wait for keys that only this owner has, so for other owners nothing has changed
+            if own is not None:
                 barren_until = self._barren_until
                 self._rewind(own)
                 self._barren_until = barren_until
@@ -250,7 +251,7 @@ class Delivery:
                     break
         except BaseException:
             if found.count:
-                self._rewind(int(found.before[0][0]) + 1)  # the caller is gone, or a read failed
+                self._rewind(int(found.before[0][0]) + 1)  # the caller has left, or a read failed
             raise
         if not found.count:
             if found.blocked:
@@ -265,15 +266,16 @@ class Delivery:
         return Delivered(MessageColumns(), {}, self.uuid), 0
 
     async def _look(self, found: Found, limit: int, *, first_only: bool) -> bool:
-        """Looks at the next messages. Returns False if no more can be found now."""
+        """Searches the next messages for ones that can be delivered. Returns False if no more can be found now."""
         at, since = self._at, self.acks.since
         window = await self._windows.at(at)
         self._check()
         if self.acks.since != since:
-            found.clear()  # found before a move of the destination
+            found.clear()  # the messages were found before the destination was moved
             return True
         if self._at != at:
-            if found.count:  # a message came back meanwhile that may be earlier than these and have one of their keys
+            # A message that has come back meanwhile may be earlier than those found, and have one of their keys.
+            if found.count:
                 self._rewind(int(found.before[0][0]) + 1)
                 found.clear()
             return True
@@ -304,7 +306,7 @@ class Delivery:
             found.blocked += int(np.count_nonzero(free)) - int(np.count_nonzero(ordered))
             free = ordered
         if self._wait_anew(acked, vlsns, before, keys, free):
-            self._rewind(at)  # later messages of their keys must wait, too
+            self._rewind(at)  # later messages of the same keys must wait, too
             return True
         chosen = self._living(acked, vlsns, np.flatnonzero(free))
         if len(chosen) == len(vlsns):
@@ -314,15 +316,15 @@ class Delivery:
         return not first_only
 
     def _passed_over(self, vlsns: Vlsns, before: Vlsns) -> npt.NDArray[np.bool_]:
-        """Marks the messages that must not be delivered. Skips the gaps between acknowledged messages."""
+        """Marks messages that are out or acknowledged. Skips the gaps between acknowledged messages."""
         if vlsns[0] > max(self.acks.last, self._out.table.last):
-            return np.zeros(len(vlsns), np.bool_)  # all of these messages are new
+            return np.zeros(len(vlsns), np.bool_)  # no message in this window was ever delivered
         done = self.acks.has(vlsns)
         self.acks.skip_before(vlsns[done], before[done])
         return done | self._out.table.has(vlsns)
 
     def _waits(self, vlsns: Vlsns, before: Vlsns, keys: Hashes, free: Mask, owner: int) -> Mask:
-        """Marks messages of keys with earlier messages out, and notes from where to search these keys again."""
+        """Marks messages that wait for earlier messages of their keys. Also notes where to search each key again."""
         others, behind = self._out.table.keys_of_others(owner)
         waits: Mask = np.isin(keys, others) & free
         if waits.any():
@@ -333,8 +335,8 @@ class Delivery:
         return waits
 
     def _wait_anew(self, acked: Acked, vlsns: Vlsns, before: Vlsns, keys: Hashes | None, free: Mask) -> bool:
-        """Delays messages whose earlier attempts only the table has, as if they had come back now, because the time is
-        known only to an earlier master. Returns whether there were any."""
+        """Delays messages that were tried under an earlier master. Only that master had the time of the last attempt,
+        so the delay counts from now. Returns whether any message was delayed."""
         if not self.settings.redelivery_delay_s or not len(acked.tries.vlsns):
             return False
         rows = np.flatnonzero(free & np.isin(vlsns, acked.tries.vlsns))
@@ -344,8 +346,8 @@ class Delivery:
         return self._put_off(Removed(vlsns[rows], before[rows], rows, hashes), tried.values(), None)
 
     def _put_off(self, back: Removed, attempts: Collection[int], delay_s: float | None) -> bool:
-        """Delays messages that came back after ``attempts`` and are not dead, for ``delay_s`` or as the settings say.
-        Returns whether any message has to wait."""
+        """Delays messages that came back after ``attempts`` attempts and may be tried again. The delay is
+        ``delay_s``, or None for the delay of the settings. Returns whether any message has to wait."""
         settings = self.settings
 
         def delay(attempt: int) -> float:
@@ -356,7 +358,7 @@ class Delivery:
         return self._out.delay(back, list(map(delay, attempts)), asyncio.get_running_loop().time())
 
     def _living(self, acked: Acked, vlsns: Vlsns, chosen: Vlsns) -> Vlsns:
-        """Removes messages that had their last attempt already, and moves them to the dead letters."""
+        """Removes messages that have had their last attempt, and moves these messages to the dead letters."""
         if not self._out.has_tried(acked.tries):
             return chosen
         dead, left = [], []
@@ -381,7 +383,7 @@ class Delivery:
         return Delivered(columns, attempts, self.uuid), number
 
     async def peek(self, most: int) -> Delivered:
-        """Shows the first unacknowledged messages, out or not, as many as one answer has. Raises as ``messages``."""
+        """Shows the first unacknowledged messages, out or not, up to one answer. Raises as ``messages``."""
         acked, loop = self.acks.table(), asyncio.get_running_loop()
         at, found = int(acked.floor) + 1, list[MessageColumns]()
         until, left, room = loop.time() + LOOK_S, most, READ_BYTES_MAX
@@ -400,7 +402,7 @@ class Delivery:
         return Delivered(columns, self._out.attempts(columns.vlsns, acked.tries), self.uuid)
 
     async def look_at_oldest(self) -> None:
-        """Finds the message that has waited longest. A long way is covered in several calls. Raises as ``messages``."""
+        """Finds the message that has waited longest; a long search takes several calls. Raises as ``messages``."""
         oldest, durable = self.oldest, self._parts.source.durable
         if oldest.vlsn and not self.acks.has(np.array([oldest.vlsn]))[0]:
             return
@@ -417,12 +419,12 @@ class Delivery:
                 return
             at = oldest.looked_to = window.end
 
-    # Return.
+    # Acknowledgements and returns.
 
     def ack(self, vlsns: VlsnSet, *, wait: bool) -> asyncio.Future[None] | None:
         """Acknowledges messages, whichever worker has them, and even if they are no longer out. With ``wait`` the
         future completes when the acknowledgement is durable. Raises ``BadArgument`` for VLSNs that cannot have been
-        delivered, ``QueueFull`` beyond the limit of intervals. After an error no message is acknowledged."""
+        delivered, and ``QueueFull`` beyond the limit of intervals. After an error no message is acknowledged."""
         self._check()
         self._check_known(vlsns)
         self.acks.check(vlsns)
@@ -437,8 +439,8 @@ class Delivery:
         return self._parts.notes.add(self, done, wait=wait)
 
     def nack(self, vlsns: npt.ArrayLike, reason: str, delay_s: float | None = None) -> None:
-        """Returns messages. They are delivered again after ``delay_s`` (None: the delay of the settings), or become
-        dead letters after their last attempt. Messages that are no longer out stay as they are. Raises as ``ack``."""
+        """Returns messages for another attempt after ``delay_s`` (None: the settings' delay), or as dead letters after
+        the last attempt. Messages that are no longer out are ignored. Raises as ``ack``."""
         self._check()
         if delay_s is not None and not 0 <= delay_s <= REDELIVERY_DELAY_S_MAX:
             raise BadArgument(f"delay_s: {delay_s} is not in 0–{REDELIVERY_DELAY_S_MAX}")
@@ -450,7 +452,7 @@ class Delivery:
         self._waiters.wake()
 
     def tick(self, now: float) -> None:
-        """Takes back messages that were out too long or whose delay is over. Notes skipped VLSNs if there are many."""
+        """Takes back overdue messages, and messages whose delay is over. Logs the skipped VLSNs if there are many."""
         self.pace.tick(now, self.counts)
         came_back = False
         while len(late := self._out.late(now)):
@@ -467,7 +469,7 @@ class Delivery:
         self._windows.let_go()
 
     def _come_back(self, vlsns: Vlsns, reason: str, delay_s: float | None = None) -> None:
-        """Takes back messages after an attempt, and also the later messages of their keys that are out."""
+        """Takes back messages after a finished attempt, and also the later messages of their keys that are out."""
         attempts = self._out.attempts(vlsns, Tries())
         back = self._recall(vlsns)
         self._put_off(back, attempts.values(), delay_s)
@@ -477,7 +479,7 @@ class Delivery:
             self._bury(dead)
 
     def _recall(self, vlsns: Vlsns) -> Removed:
-        """Takes back messages, and later ones of their keys, as if they had not been out. Returns the former."""
+        """Takes back messages and the later ones of their keys, as if none was delivered. Returns the former."""
         back = self._out.take_back(vlsns)
         for each in back:
             if len(each):
@@ -486,7 +488,7 @@ class Delivery:
         return back[0]
 
     def _release(self, keys: Hashes) -> None:
-        """Releases later messages of those ``keys`` of which no message is out any more."""
+        """Makes later messages of ``keys`` deliverable again, for each key of which no message is out any more."""
         if not len(self._waiting_keys):
             return
         known = np.unique(keys)
@@ -496,14 +498,14 @@ class Delivery:
             self._waiters.wake()
 
     def _rewind(self, vlsn: int) -> None:
-        """Goes back to ``vlsn``. Waiting messages after ``vlsn`` will be found again."""
+        """Moves the cursor back to ``vlsn``. Messages after ``vlsn`` that wait for their keys will be found again."""
         self._barren_until = 0.0
         self._at = min(self._at, vlsn)
         self._waiting_keys.keep_below(self._at)
 
     def dead(self, vlsns: VlsnSet | None) -> VlsnSet:
-        """Returns the dead messages that an order names, or all for None. A dead message whose acknowledgement is not
-        durable yet is left out. Raises ``NotFound`` if a named message is not dead."""
+        """Returns the dead messages among ``vlsns``, or all dead messages for None. Leaves out a dead message whose
+        acknowledgement is not durable yet. Raises ``NotFound`` if one of ``vlsns`` is not dead."""
         dead = self.acks.table().dead.minus(self._parts.notes.under_way(self))
         if vlsns is None:
             return dead
@@ -512,7 +514,7 @@ class Delivery:
         return vlsns
 
     def retry(self, dead: VlsnSet) -> None:
-        """Delivers dead messages again."""
+        """Delivers dead messages again, from their first attempt."""
         self._out.forget_attempts(dead)
         self.given_back(dead)
 
@@ -528,7 +530,7 @@ class Delivery:
         if first < 1 or last > self._parts.source.durable:
             raise BadArgument(f"vlsns: some of {first}–{last} cannot have been delivered")
 
-    # Notes.
+    # Callbacks of notes.
 
     def skipped(self) -> VlsnSet:
         return self.acks.take_skipped()
@@ -538,8 +540,8 @@ class Delivery:
         self._waiters.wake()
 
     def drop(self, vlsns: VlsnSet, messages: int) -> None:
-        """Acknowledges ``messages`` messages that the master drops because the destination is full. ``vlsns`` contains
-        them and the VLSNs before them that are not messages of this destination."""
+        """Acknowledges ``messages`` messages that the master drops because the destination is full. ``vlsns``
+        contains these messages and the skipped VLSNs before each."""
         self.acks.add(vlsns)
         self.counts.dropped += messages
         self._parts.notes.add(self, vlsns, wait=False)
@@ -558,7 +560,7 @@ class Delivery:
 
 
 def _with_gaps(removed: Removed) -> VlsnSet:
-    """Returns the messages together with the VLSNs back to the message before each."""
+    """Returns the VLSNs of the messages, and the VLSNs between each message and the message before it."""
     if (removed.before[1:] == removed.vlsns[:-1]).all():
         return VlsnSet(removed.before[:1] + 1, removed.vlsns[-1:])
     return VlsnSet.covering(removed.before + 1, removed.vlsns)
@@ -576,8 +578,8 @@ class Worker:
         return self.delivery.uuid
 
     async def take(self, most: int, wait_s: float, room: Holder) -> tuple[Delivered, int]:
-        """Hands messages out and returns them with the answer's number, 0 for no answer. Waits up to ``wait_s`` seconds
-        for the first. The messages may be sent after ``confirm``. Raises as ``NodeDestinations.messages``."""
+        """Hands messages out. Returns the messages and the answer's number (0: no messages). Waits up to ``wait_s``
+        seconds for the first. The messages may be sent after ``confirm``. Raises as ``NodeDestinations.messages``."""
         return await self.delivery.hand_out(most, wait_s, room, owner=self.owner)
 
     async def confirm(self) -> None:
@@ -585,11 +587,11 @@ class Worker:
         await self.delivery.confirm()
 
     def recall(self, answers: Collection[int]) -> None:
-        """Takes back answers that were not sent, as if they had not been out."""
+        """Takes back the messages of answers that were not sent, as if they had not been delivered."""
         self.delivery.recall(answers)
 
     def unread(self, vlsns: Vlsns) -> None:
-        """Takes back messages that the worker has not looked at."""
+        """Takes back messages that the worker has received but not processed."""
         self.delivery.unread(vlsns, self.owner)
 
     def ack(self, vlsns: VlsnSet) -> asyncio.Future[None]:

@@ -2,7 +2,7 @@
 
     counted to VLSN 900     chunks of (VLSNs, sizes) ─ acknowledged messages are removed at the next look
 
-Only destinations that can be full are counted. Each message takes 16 bytes of memory.
+Only destinations with a limit are counted. The count takes 16 bytes of memory for each message.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Depth:
-    """The depth of the destination whose messages ``wanted`` marks."""
+    """The depth of one destination. ``wanted`` marks the destination's messages."""
 
     def __init__(self, wanted: MessageFilter, counted_to: int) -> None:
         self.messages = 0
-        """At least the number of unacknowledged messages; exact after ``let_go``."""
+        """The number of unacknowledged messages: an upper bound, exact after ``let_go``."""
         self.bytes = 0
         self.counted_to = counted_to
         self._wanted = wanted
@@ -39,7 +39,8 @@ class Depth:
         self._count(vlsns[mask], rows.sizes()[mask], rows.first_vlsn + rows.rows - 1)
 
     def add_sizes(self, vlsns: I64, sizes: I64, counted_to: int) -> None:
-        """Counts messages up to ``counted_to`` that the log no longer has."""
+        """Counts messages up to VLSN ``counted_to`` that were cleaned from the log. ``vlsns`` and ``sizes`` list the
+        messages."""
         below = vlsns <= counted_to
         self._count(vlsns[below], sizes[below], counted_to)
 
@@ -52,13 +53,13 @@ class Depth:
         self.counted_to = max(self.counted_to, counted_to)
 
     def pass_to(self, floor: int) -> None:
-        """Moves the count up to ``floor``, because all earlier messages are acknowledged; does nothing if the count is
-        past it."""
+        """Moves the count forward to VLSN ``floor``, because all earlier messages are acknowledged. Does nothing if the
+        count is already past ``floor``."""
         if self.counted_to < floor:
             self._chunks, self.messages, self.bytes, self.counted_to = [], 0, 0, floor
 
     def let_go(self, done: Callable[[I64], Mask]) -> None:
-        """Removes the messages that ``done`` marks."""
+        """Removes from the count the messages that ``done`` marks."""
         if not self._chunks:
             return
         vlsns = np.concatenate([chunk[0] for chunk in self._chunks])
@@ -70,11 +71,12 @@ class Depth:
 
     @property
     def oldest(self) -> int:
-        """The first unacknowledged message found by the last ``let_go``; 0 for none."""
+        """The first unacknowledged message at the last ``let_go``; 0 for none."""
         return int(self._chunks[0][0][0]) if self._chunks else 0
 
     def matched(self, submission: Submission) -> tuple[Mask, int]:
-        """Marks the messages of a submission by row, and returns their bytes."""
+        """Marks the rows of a submission that are messages of this destination, and returns the bytes of these
+        messages."""
         parts = submission.parts if isinstance(submission, Transaction) else (submission,)
         masks, total = [], 0
         for part in parts:

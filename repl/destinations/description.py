@@ -1,4 +1,5 @@
-"""Destinations as JSON documents: on every node from its log, and on the master with its deliveries."""
+"""Describes destinations as JSON documents. Each node describes destinations from its own log; the master adds the
+state of its deliveries."""
 
 from __future__ import annotations
 
@@ -15,17 +16,17 @@ from vlsn.write.local_log import LocalLog
 
 
 def destinations_of(log: LocalLog, deliveries: Deliveries | None, pager: Pager | None = None) -> list[dict[str, Any]]:
-    """Returns the documents of all destinations, by name, as far as they are durable and synced here, with their pages
-    on this node."""
+    """Returns the documents of all destinations that are durable and synced here, in order of name. Each document
+    includes the destination's pages on this node."""
     return [told(log, view, deliveries, pager) for view in log.care.destinations.views()]
 
 
 def told(
     log: LocalLog, view: DestinationView, deliveries: Deliveries | None, pager: Pager | None = None
 ) -> dict[str, Any]:
-    """Makes the document of a destination. ``deliveries`` are the master's, ``pager`` is the node's. ``from`` is the
-    first VLSN that is not acknowledged: a new destination with that ``from`` and the same settings would continue
-    there."""
+    """Makes the document of a destination. ``deliveries`` are the master's, ``pager`` is the node's. The field
+    ``from`` is the first unacknowledged VLSN: a new destination with this ``from`` and the same settings would
+    continue there."""
     acked = view.acked
     document: dict[str, Any] = {
         "name": view.name,

@@ -1,19 +1,21 @@
 """``/v1/destinations``: named subscriptions with acknowledgements. The master answers; other nodes answer 307.
 
-GET  /v1/destinations                   {"destinations": [{"name", "uuid", "prefix", "floor", "out", …}, …]}
-PUT  /v1/destinations/{name}            creates it, 201, or changes it, 200; durable when answered:
-                                        {"prefix", "from", "max_bytes", "max_messages", "full_policy",
-                                        "ack_timeout_s", "attempts_max", "dead_letter", …}, all optional
-GET  /v1/destinations/{name}            one destination
-DELETE /v1/destinations/{name}          drops it, with its acknowledgements
-GET  …/{name}/messages?max=&wait=       {"vlsn", "attempt", "time", "key", "value"} a line, each to one caller;
-                                        ``?peek=true`` takes no message
-WS   …/{name}/consume?max=              the same for a worker that stays connected, within its credit (``consume``)
-POST …/{name}/ack · /nack               {"vlsns": […]}, with ``uuid`` to name one creation of the destination; ``nack``
-                                        also takes ``reason`` and ``delay_s``; ``ack?wait=0`` answers before the
-                                        acknowledgement is durable
-POST …/{name}/pause · resume · move     ``move`` with {"to": VLSN, "start" or "end"}
-POST …/{name}/retry-dead · delete-dead  {"vlsns": […]}: some dead messages; ``retry-dead`` without it: all of them
+    GET  /v1/destinations                   all destinations: {"destinations": [{"name", "uuid", "prefix", …}, …]}
+    PUT  /v1/destinations/{name}            creates (201) or changes (200) a destination; durable when answered.
+                                            Body, all optional: {"prefix", "from", "max_bytes", "max_messages",
+                                            "full_policy", "ack_timeout_s", "attempts_max", "dead_letter", …}
+    GET  /v1/destinations/{name}            one destination
+    DELETE /v1/destinations/{name}          drops the destination and its acknowledgements
+    GET  …/{name}/messages?max=&wait=       takes messages: a line {"vlsn", "attempt", "time", "key", "value"} for each
+    GET  …/{name}/messages?peek=true        shows messages, and takes none
+    WS   …/{name}/consume?max=              takes messages over a connection that stays open (``consume_messages``)
+    POST …/{name}/ack?wait=                 {"vlsns": […], "uuid"}; ``wait=0`` answers before it is durable
+    POST …/{name}/nack                      {"vlsns": […], "uuid", "reason", "delay_s"}
+    POST …/{name}/pause · resume            no body
+    POST …/{name}/move                      {"to": VLSN, "start" or "end"}
+    POST …/{name}/retry-dead · delete-dead  {"vlsns": […]}; ``retry-dead`` without it tries all dead messages again
+
+The optional ``uuid`` names one creation of the destination: a later destination of the same name refuses the call.
 """
 
 from __future__ import annotations
@@ -58,9 +60,9 @@ ORDERS = ("pause", "resume", "move", "retry-dead", "delete-dead")
 MESSAGES_MAX = 10_000
 MESSAGES = 100
 UUID = "Vlsnlog-Destination"
-"""The header with the uuid of the destination to which the messages belong."""
+"""The HTTP header of an answer with messages, for the uuid of the messages' destination."""
 ACK_BODY_BYTES_MAX = 256 * KIB
-"""The largest body of a call that acknowledges."""
+"""The largest body of a call that acknowledges or returns messages, in bytes."""
 _NONE: frozenset[str] = frozenset()
 _TIMEOUT = frozenset({"timeout"})
 _MESSAGES = frozenset({"max", "wait", "peek"})
@@ -72,7 +74,7 @@ _PEEK: Mapping[str, bool] = {"false": False, "true": True}
 class _Ack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     vlsns: list[int] = []
     set: bytes = b""
-    """The VLSNs as a packed set (``vlsn/format/vlsn_set``)."""
+    """The acknowledged VLSNs as a packed set (``vlsn/format/vlsn_set``)."""
     uuid: str = ""
     reason: str = "given back"
 
@@ -239,7 +241,7 @@ async def _asked(request: Request, decoder: msgspec.json.Decoder[A]) -> tuple[A,
 
 
 def _checked(asked: list[int], packed: VlsnSet) -> Vlsns:
-    """Joins both lists of VLSNs. Raises ``BadArgument``, ``TooLarge``."""
+    """Joins the VLSNs of the JSON list and of the packed set. Raises ``BadArgument``, ``TooLarge``."""
     count = len(asked) + packed.count
     if count > MESSAGES_MAX:
         raise TooLarge(f"{count} VLSNs; at most {MESSAGES_MAX}")

@@ -1,12 +1,13 @@
-"""Messages that are missing from a node's pages: this node fetches them from another member, and serves them to others.
+"""Fetches messages that are missing from this node's pages from other members, and serves messages to other members.
 
     here      missing 41–9 000                    a page was damaged, the log was restored, the page table was lost
     a member  GET /v1/peer/messages?uuid=…&since=7&first=41&last=9000
               VLSN 5 201, and records of its messages from 41 to 5 200: from its pages, and from its log
     here      writes a page of its own; still missing 5 201–9 000, which it asks for next
 
-Messages whose acknowledgement no rollback can undo are not fetched. A member that is also missing a VLSN sends the
-messages before that VLSN, or refuses. Any member can serve the VLSNs that its log or its pages have.
+A page is a file of messages whose part of the log was cleaned away. Messages with a durable acknowledgement, which no
+rollback can undo, are not fetched. A member that is also missing some messages sends those before the gap, or refuses.
+Any member can serve the VLSNs that its log or its pages have.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ from vlsn.pages.subscription import Subscription
 
 PERIOD_S = 1.0
 TURN_S = 2.0
-"""Seconds for which spans of one destination are filled before the next destination."""
+"""Seconds for which missing spans of one destination are fetched, before the next destination has its turn."""
 RETRY_S = 5.0
-"""Seconds before members that had no messages are asked again."""
+"""Seconds until members that had none of the missing messages are asked again."""
 GIVEN_BYTES = 8 * MIB
-"""The approximate size of an answer in bytes. A single record may be larger."""
+"""The approximate largest size of an answer in bytes. A single record may be larger."""
 _NEXT_BYTES = 8
 
 
 class Filling:
-    """Fills the spans that this node is missing. ``run`` never returns."""
+    """Fetches the spans of VLSNs that are missing from this node's pages. ``run`` never returns."""
 
     def __init__(self, opened: OpenMember, pager: Pager) -> None:
         self.filled = 0
-        """VLSNs that were missing and have been filled since the log was opened."""
+        """The number of VLSNs that were missing and have been fetched since the log was opened."""
         self._member = opened.member
         self._pager = pager
 
@@ -59,8 +60,8 @@ class Filling:
                 await asyncio.sleep(RETRY_S)
 
     async def _fill_some(self, store: PagingStore, subscription: Subscription) -> bool:
-        """Fills spans for up to ``TURN_S``: acknowledgements in between may make the spans many. Returns as
-        ``_fill``."""
+        """Fetches missing spans of a destination for up to ``TURN_S``, because acknowledgements can split them into
+        many. Returns as ``_fill``."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + TURN_S
         while store.missing and loop.time() < until_s:
@@ -72,7 +73,7 @@ class Filling:
         return True
 
     async def _fill(self, store: PagingStore, subscription: Subscription) -> bool:
-        """Asks the members for the first missing span. Returns False if no member has sent any of it."""
+        """Asks the members for the first missing span. Returns False if no member has sent any part of the span."""
         first, last = store.missing[0]
         why = "this group has no other member"
         names = [name for name in self._member.members.listed if name != self._member.name]
@@ -103,14 +104,14 @@ class Filling:
             if pager.manager.stores.get(store.uuid) is not store or not store.missing or store.missing[0][0] != span[0]:
                 return  # the span was acknowledged meanwhile, or the destination was dropped
             if store.row is None or store.row.since != subscription.since:
-                return  # the destination was moved meanwhile, so more messages of the span may be wanted
+                return  # a destination that was moved meanwhile may want more messages of the span
             pages = await pager.put(store, subscription, records) if records else {}
             await pager.commit([store.filled(pages, [span], subscription.acknowledged)])
             self.filled += span[1] - span[0] + 1
 
 
 def read_given(answer: bytes, uuid: str, first: int, last: int) -> tuple[int, list[Record]]:
-    """Decodes a member's answer: the last VLSN that it covers, and its records. Raises ``BadBody``."""
+    """Decodes a member's answer into the last VLSN that it covers, and its records. Raises ``BadBody``."""
     upto = int.from_bytes(answer[:_NEXT_BYTES], "little") - 1
     if not first <= upto <= last:
         raise BadBody(f"an answer up to VLSN {upto}, asked for {first} to {last}")
@@ -129,7 +130,7 @@ def read_given(answer: bytes, uuid: str, first: int, last: int) -> tuple[int, li
 
 
 class Giving:
-    """Serves messages to other members that are missing them."""
+    """Serves messages of destinations to other members that are missing them."""
 
     def __init__(self, opened: OpenMember, pager: Pager, reading: PageReading) -> None:
         self._log = opened.log
@@ -138,8 +139,8 @@ class Giving:
         self._reading = reading
 
     async def give(self, uuid: str, since: int, first: int, last: int) -> bytes:
-        """Answers ``GET /v1/peer/messages``, up to the first message that cannot be read for now. Raises ``NotFound``
-        if this node does not have ``first`` either, ``Damaged`` if it cannot read ``first`` for now."""
+        """Answers ``GET /v1/peer/messages``, up to the first message that this node cannot read now. Raises
+        ``NotFound`` if this node does not have ``first`` either, and ``Damaged`` if it cannot read ``first`` now."""
         subscriptions = self._pager.subscriptions()
         subscription = next((each for each in subscriptions or () if each.uuid == uuid), None)
         if subscription is None:
@@ -214,7 +215,7 @@ class Giving:
             return False
         assert store is not None
         if store.row is None or store.row.since != subscription.since:
-            return False  # its pages may be missing messages that are wanted since the destination was moved
+            return False  # after the destination was moved, its pages may not have all the messages that it wants now
         last = min(last, lacks[0][0] - 1) if lacks else last
         number = store.next_page(at)
         row = store.pages[number] if number is not None else None

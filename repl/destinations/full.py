@@ -1,18 +1,19 @@
-"""Full destinations: how an append ends if one of its destinations is at its limit.
+"""Full destinations: the result of an append while one of its destinations has reached its limit.
 
     PAGE    no effect: messages wait in the log, and in pages once the log is cleaned
     DROP    the append is logged, and the master acknowledges its messages at once
     BLOCK   the append waits until some messages are acknowledged, or until it times out
     FAIL    the append is refused, ``destination-full``
 
-A destination's pages have a limit and a policy of their own (DROP or FAIL), with any of these policies. That policy
-also applies while the node's disk is nearly full, and while all pages of the node together are at their limit.
+A page is a file of messages whose part of the log was cleaned away. The pages of a destination have a limit and a
+policy (DROP or FAIL) of their own, beside any of the policies above. The policy of the pages also applies while the
+node's disk is nearly full, and while all pages of the node together are at their limit.
 
-An append is checked only when it is admitted, against the unacknowledged messages in the log and in the queue. A new
-master counts the existing messages in the background; until it has finished, no destination is full. An append that
-alone exceeds the limit is accepted if the destination has no other messages.
+The master checks an append only at its admission, against the unacknowledged messages in the log and in the queue. A
+new master counts the existing messages in the background; until the count is complete, no destination is full. An
+append that alone exceeds the limit is accepted if the destination has no other messages.
 
-If no destination has such a policy, an append only checks that ``active`` is empty.
+If no destination has a limit, an append only checks that ``active`` is empty.
 """
 
 from __future__ import annotations
@@ -41,17 +42,19 @@ from vlsn.write.queue import Pending
 
 A = TypeVar("A", bound="Held")
 HELD_MAX: Final = 16_384
-"""The most appends that may wait for full destinations. Their bytes are limited where requests are read."""
+"""The most appends that may wait for full destinations. The bytes of waiting appends are limited where requests are
+read."""
 FULL_S: Final = 2.0
-"""Seconds for which a destination still counts as full after an append found it full, even if it has room again."""
+"""A destination counts as full for this many seconds after an append found it full, even if it has room again."""
 COUNT_AGAIN_S: Final = 1.0
-"""A count that failed to read messages continues after this many seconds."""
+"""If a count of existing messages fails to read the log, it continues after this many seconds."""
 RECOUNT_S: Final = 0.05
-"""If the next entry has left the ring and is not durable yet, a count continues after this many seconds."""
+"""A count that reaches an entry which has left the ring (recent blocks in memory) and is not durable yet continues
+after this many seconds."""
 
 
 class Held(Protocol):
-    """An append that can wait (``repl.lead.append_book``)."""
+    """An append that can be held until destinations have room (``repl.lead.append_book``)."""
 
     @property
     def submission(self) -> Submission | None: ...
@@ -60,14 +63,15 @@ class Held(Protocol):
     def settled(self) -> bool: ...
 
     def hold(self, why: str, error: type[VlsnLogError], doubt: asyncio.Future[None] | None) -> None:
-        """Notes why the append waits, and the error for its timeout; "" when it no longer waits."""
+        """Notes why the append waits, and the error that it gets if it times out. ``why`` is "" once the append no
+        longer waits."""
         ...
 
     def refuse(self, error: VlsnLogError) -> None: ...
 
 
 class Queued(NamedTuple):
-    """The messages for one destination of an append that is not sealed yet."""
+    """The messages of one unsealed append for one destination."""
 
     messages: int
     bytes: int
@@ -78,49 +82,53 @@ class Queued(NamedTuple):
 
 @dataclass(slots=True)
 class Fullness:
-    """A destination had no room for an append, and has none for another append of the same size."""
+    """Describes an append that found its destination full. Another append of the same size would find it full, too."""
 
     policy: str
-    """``drop``, ``block`` or ``fail``: how the last such append ended."""
+    """The policy that was applied to the append: ``drop``, ``block`` or ``fail``."""
     why: str
     messages: int
     bytes: int
-    """The bytes of the destination's messages in that append."""
+    """The bytes of the append's messages for this destination."""
     since_us: int
     met_s: float
 
 
 @dataclass(eq=False, slots=True)
 class Policy:
-    """One destination that can be full."""
+    """The limits and counts of one destination that can be full."""
 
     delivery: Delivery
     settings: DestinationSettings
     depth: Depth
     since: Vlsn = NULL_VLSN
-    """``Acknowledged.since`` of the counted messages. A destination that was moved may want earlier messages again."""
+    """``Acknowledged.since`` when the messages were counted. A later value means that the destination was moved, and
+    may want earlier messages again."""
     counted: bool = False
-    """True once the messages that existed when the term began are counted. False for a destination that counts none."""
+    """True once the messages that existed at the start of the term are counted. False for a destination whose
+    messages are not counted."""
     queued: dict[object, Queued] = field(default_factory=dict)
-    """The destination's messages of appends that are not sealed yet."""
+    """The destination's messages in appends that are not sealed yet, by append."""
     first_weighed: object = None
-    """The first append that was weighed here, until it is sealed. Messages of earlier appends were not seen."""
+    """The first append whose messages this object counted, until that append is sealed. Messages of earlier appends
+    are counted from the log."""
     next_vlsn: int = 0
-    """The VLSN after the last sealed message; 0 while ``first_weighed`` is not sealed."""
+    """The VLSN after the last sealed message; 0 until the append ``first_weighed`` is sealed."""
     fullness: Fullness | None = None
-    """The fullness found at the last check; ``FullPolicies.fullness`` checks again."""
+    """The destination's fullness at the last check. ``FullPolicies.fullness`` checks again."""
     dropped: int = 0
     blocked: int = 0
     failed: int = 0
 
     @property
     def bounded(self) -> bool:
-        """True if the destination's messages are counted; otherwise only its pages can be full."""
+        """True if the destination's messages are counted; if False, only the destination's pages can be full."""
         return self.settings.full_policy != FULL_POLICIES[0]
 
     @property
     def can_drop(self) -> bool:
-        """Returns whether one more append can be dropped. Each drop adds at most one interval of acknowledged VLSNs."""
+        """Returns whether the messages of one more append can be dropped. Each drop adds at most one interval of
+        acknowledged VLSNs, and intervals are limited."""
         return self.delivery.acks.intervals_left > sum(each.drop for each in self.queued.values())
 
     def has_room(self, messages: int, size: int) -> bool:
@@ -135,8 +143,8 @@ class Policy:
 
 
 class FullPolicies(Generic[A]):
-    """The policies of one master's term. ``put`` queues an append that was held. ``close`` is called when the term has
-    ended."""
+    """The full destinations of one master's term. ``put`` queues an append that was held. ``close`` is called when
+    the term ends."""
 
     def __init__(
         self,
@@ -170,7 +178,7 @@ class FullPolicies(Generic[A]):
         return policy
 
     def concerns(self, settings: DestinationSettings) -> bool:
-        """Returns whether a destination can be full now."""
+        """Returns whether a destination with these settings can be full now."""
         limited = settings.page_limit_bytes > 0 or settings.page_limit_messages > 0
         return settings.full_policy != FULL_POLICIES[0] or limited or bool(self._why_paged(settings))
 
@@ -205,9 +213,10 @@ class FullPolicies(Generic[A]):
                 self.release()
 
     def _count_anew(self, policy: Policy) -> None:
-        """Counts again from the floor on. Queued messages stay noted, including those that are to be dropped."""
+        """Counts the destination's messages again, from the floor (the end of the acknowledged messages) on. Queued
+        messages stay noted, including those to be dropped."""
         policy.depth, policy.since, policy.counted = _depth_of(policy.delivery), policy.delivery.acks.since, False
-        # the key of dead letters changed, so other entries are messages now
+        # the destination now selects other entries, because the key of its dead letters changed
         policy.first_weighed, policy.next_vlsn = None, 0
         if policy.bounded:
             self._begin_count()
@@ -225,13 +234,13 @@ class FullPolicies(Generic[A]):
         held, self._held = self._held, deque()
         for append, _, doubt in held:
             _decided(doubt)
-            append.refuse(NotMaster("this node has stopped leading; nothing of this append was logged"))
+            append.refuse(NotMaster("this node is no longer the master; the append was not logged"))
 
-    # Admission.
+    # Admission of appends.
 
     def admit(self, append: A, born: int | None) -> bool:
-        """Admits an append, or holds it and returns False. Raises ``DestinationFull``, ``QueueFull`` before anything is
-        logged."""
+        """Returns True if an append may be logged now; otherwise holds the append and returns False. Raises
+        ``DestinationFull``, ``QueueFull`` before the append is logged."""
         assert append.submission is not None
         if self._waits_behind(append):
             self._hold(append, born, "appends before this one wait for a full destination")
@@ -245,12 +254,12 @@ class FullPolicies(Generic[A]):
             raise DestinationFull(why)
         policy.blocked += 1
         self._hold(append, born, why)
-        asyncio.get_running_loop().call_soon(self.release)  # messages may have been acknowledged meanwhile
+        asyncio.get_running_loop().call_soon(self.release)  # a destination may have room again by now
         return False
 
     def _weigh(self, append: A) -> tuple[Policy, str, str] | None:
-        """Notes the append's messages if all of them have room. Otherwise returns the destination without room, the
-        reason and the policy."""
+        """Counts the append's messages if all its destinations have room for them. If a destination has no room,
+        returns the first such destination, the reason and the policy."""
         assert append.submission is not None
         weighed: list[tuple[Policy, Queued]] = []
         for policy in self.active.values():
@@ -274,7 +283,7 @@ class FullPolicies(Generic[A]):
         return None
 
     def _verdict(self, policy: Policy, count: int, size: int) -> tuple[str, str]:
-        """Returns the policy for ``count`` messages and the reason; the policy is "" if there is room."""
+        """Returns the policy to apply to ``count`` more messages, and the reason. The policy is "" if there is room."""
         verdict, why = "", self._why_paged(policy.settings)
         if why:
             verdict = policy.settings.page_full_policy
@@ -290,8 +299,8 @@ class FullPolicies(Generic[A]):
         return verdict, why
 
     def sealed(self, pendings: Sequence[Pending]) -> None:
-        """Notes the VLSNs of these appends, and acknowledges the messages to drop. The VLSNs back to the message before
-        are acknowledged as well, so that consecutive drops form one interval."""
+        """Notes the VLSNs of sealed appends, and acknowledges their messages that are to be dropped. Each
+        acknowledgement reaches back to the message before, so that consecutive drops form one interval."""
         for policy in self.active.values():
             if not policy.queued and policy.first_weighed is None:
                 continue
@@ -308,19 +317,19 @@ class FullPolicies(Generic[A]):
                 policy.next_vlsn = last + 1 if policy.next_vlsn else 0
 
     def left(self, append: A) -> None:
-        """Notes that an append was refused after it was admitted here."""
+        """Notes that an append was refused elsewhere, after its messages were counted here."""
         for policy in self.active.values():
             policy.queued.pop(append, None)
             if policy.first_weighed is append:
                 policy.first_weighed = None
 
     def _purge(self, policy: Policy) -> None:
-        """Removes appends that were never sealed."""
+        """Removes the counts of appends that were never sealed."""
         for append in [append for append in policy.queued if getattr(append, "settled", False)]:
             del policy.queued[append]
 
     def _catch_up(self, policy: Policy) -> None:
-        """Counts the entries that the log has received since the last count."""
+        """Counts the entries that were added to the log since the last count."""
         ring, depth = self._log.view.ring, policy.depth
         if ring.last_vlsn <= depth.counted_to:
             return
@@ -333,7 +342,7 @@ class FullPolicies(Generic[A]):
         depth.add(blocks)
 
     def _met(self, policy: Policy, verdict: str, why: str, messages: int, size: int) -> None:
-        """Notes that an append found no room."""
+        """Notes that an append found a destination full."""
         before, clock = self.fullness(policy.delivery.uuid), self._log.seams.clock
         since_us = before.since_us if before is not None else clock.wall_us()
         policy.fullness = Fullness(verdict, why, messages, size, since_us, clock.monotonic_s())
@@ -348,9 +357,9 @@ class FullPolicies(Generic[A]):
                 yield policy.delivery.name, full
 
     def fullness(self, uuid: str) -> Fullness | None:
-        """Returns how full a destination is, or None. A destination is full from the append that had no room until
-        another such append would have room, and for at least ``FULL_S``. So a destination that is emptied message by
-        message counts as full all the time."""
+        """Returns how full a destination is, or None if it is not full. A destination becomes full when an append has
+        no room. It stays full until an append of that size would have room, and for at least ``FULL_S``. So a
+        destination that is emptied one message at a time stays full, and does not flicker."""
         policy = self.active.get(uuid)
         full = policy.fullness if policy is not None else None
         if policy is None or full is None or self._log.seams.clock.monotonic_s() < full.met_s + FULL_S:
@@ -361,10 +370,10 @@ class FullPolicies(Generic[A]):
                 policy.fullness = None
         return policy.fullness
 
-    # Held.
+    # Held appends.
 
     def _waits_behind(self, append: A) -> bool:
-        """Returns whether messages of this append would overtake those of an append that waits."""
+        """Returns whether messages of this append would overtake messages of an append that is held."""
         if not self._held:
             return False
         assert append.submission is not None
@@ -381,7 +390,7 @@ class FullPolicies(Generic[A]):
         self._held.append((append, born, doubt))
 
     def release(self) -> None:
-        """Queues held appends that have room now, in their order."""
+        """Queues the held appends that have room now, in the order of arrival."""
         while self._held and not self._closed:
             append, born, doubt = self._held[0]
             if not append.settled and self._weigh(append) is not None:
@@ -397,7 +406,7 @@ class FullPolicies(Generic[A]):
                 self.left(append)
                 append.refuse(error)
 
-    # The count of earlier messages.
+    # Counting earlier messages.
 
     def _begin_count(self) -> None:
         if self._counting is None and not self._closed:
@@ -426,21 +435,22 @@ class FullPolicies(Generic[A]):
                 await asyncio.sleep(COUNT_AGAIN_S)
                 continue
             if policy.depth is not depth:
-                return  # the destination was moved meanwhile, and is counted again
+                return  # the destination was moved meanwhile, so another count of its messages has begun
             if not page.data:
                 policy.counted = True
                 self._catch_up(policy)
                 depth.let_go(policy.delivery.acks.has)
                 if policy.counted:
                     return
-                await asyncio.sleep(RECOUNT_S)  # entries that left the ring can be read once they are durable
+                # an entry that left memory can be read from the disk once it is durable
+                await asyncio.sleep(RECOUNT_S)
                 continue
             depth.add(page.data)
             depth.let_go(policy.delivery.acks.has)
             await asyncio.sleep(0)
 
     async def _count_paged(self, policy: Policy, first: int) -> None:
-        """Counts the messages in pages before ``first``, the first VLSN of the log."""
+        """Counts the messages that only pages have: those before ``first``, the first VLSN of the log."""
         depth, pages = policy.depth, self._pages()
         while depth.counted_to + 1 < first and self.active.get(policy.delivery.uuid) is policy:
             if pages is None:
@@ -449,7 +459,7 @@ class FullPolicies(Generic[A]):
             at = depth.counted_to + 1
             found = await pages.sizes(policy.delivery.uuid, at)
             if found.next_vlsn <= at:
-                depth.counted_to = first - 1  # there are no messages in pages
+                depth.counted_to = first - 1  # no page of the destination has further messages
                 return
             depth.add_sizes(found.vlsns, found.sizes, min(int(found.next_vlsn), first) - 1)
             depth.let_go(policy.delivery.acks.has)

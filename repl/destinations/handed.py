@@ -1,13 +1,13 @@
-"""The bytes of messages that are handed out and that no socket has accepted yet, over all workers of a node.
+"""Limits the bytes of messages that workers were handed and that no socket has accepted yet, for all workers of a node.
 
     handed out: counted ─► confirmed, encoded ─► accepted by the worker's socket: no longer counted
     no room ─► a send has taken ``STALLED_S`` ─► the worker with the longest send is disconnected
            └► no send has taken so long       ─► calls that take messages wait
 
-A worker that does not read is handed at most ``WORKER_BYTES_MAX`` and less than one answer more, so other workers
-continue. Because many such workers could fill the memory, all workers share ``HANDED_BYTES_MAX``. Each destination may
-exceed that limit by one answer. The connection of a disconnected worker is reset. Messages that were not sent to it
-whole come back at once.
+A worker that does not read is handed at most ``WORKER_BYTES_MAX`` and less than one answer more. So one worker that
+does not read cannot stop the other workers. All workers together share ``HANDED_BYTES_MAX``, because many workers that
+do not read could fill the memory. Each destination may exceed the shared limit by one answer. A disconnected worker's
+connection is reset. Messages that were not sent completely to a disconnected worker come back at once.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from vlsn.errors import ChannelClosed
 
 
 class Handed:
-    """The count of one node."""
+    """The bytes of messages handed out by one node."""
 
     def __init__(self, bytes_max: int = HANDED_BYTES_MAX) -> None:
         self.bytes = 0
         self.given_up = 0
-        """The number of workers disconnected so far."""
+        """The number of workers that were disconnected because they did not read."""
         self._bytes_max = bytes_max
         self._sending: dict[Holder, tuple[float, asyncio.Timeout]] = {}
-        """The workers that are being sent a message, with the start of the send; the longest send first."""
+        """For each worker to which a send is under way, the start of the send; the longest send comes first."""
         self._freed: asyncio.Future[None] | None = None
 
     async def wait(self, until: float) -> bool:
@@ -43,8 +43,8 @@ class Handed:
         return self.bytes < self._bytes_max
 
     def _look(self, now: float) -> float:
-        """Disconnects the worker whose send has taken longest, if it has taken too long. Returns the time of the next
-        check."""
+        """Disconnects the worker with the longest send, if that send has taken too long. Returns the time of the
+        next check."""
         if not self._sending:
             return now + STALLED_S
         holder, (since, sending) = next(iter(self._sending.items()))
@@ -57,7 +57,7 @@ class Handed:
         return now
 
     def count(self, size: int) -> None:
-        """Adds ``size`` bytes to the count, or removes them if ``size`` is negative."""
+        """Adds ``size`` bytes to the bytes handed out. A negative ``size`` removes bytes."""
         self.bytes += size
         if self._freed is not None and self.bytes < self._bytes_max:
             self._freed.set_result(None)
@@ -66,7 +66,7 @@ class Handed:
     async def send(self, holder: Holder, sending: Coroutine[Any, Any, object]) -> None:
         self._sending[holder] = asyncio.get_running_loop().time(), asyncio.timeout(None)
         try:
-            # the timeout refers to this task, so this frame must not refer to the timeout
+            # the timeout refers to this task; if the task's frame referred to the timeout, there would be a cycle
             async with self._sending[holder][1]:
                 await sending
         except TimeoutError:
@@ -93,13 +93,13 @@ class Holder:
         return await self._handed.wait(until)
 
     def take(self, answer: int, size: int) -> None:
-        """Takes room for an answer of ``size`` bytes; ``sent`` or ``leave`` releases it."""
+        """Takes room for an answer of ``size`` bytes; ``sent`` or ``leave`` releases the room."""
         self.answers[answer] = size
         self._count(size)
 
     async def send(self, sending: Coroutine[Any, Any, object]) -> None:
-        """Waits until the worker's socket has accepted a message. Raises ``ChannelClosed``, also if the worker is
-        disconnected."""
+        """Waits until the worker's socket has accepted a message. Raises ``ChannelClosed``, also when the worker is
+        disconnected for reading too slowly."""
         await self._handed.send(self, sending)
 
     def sent(self) -> None:
@@ -107,7 +107,7 @@ class Holder:
         self._count(-self.answers.pop(next(iter(self.answers))))
 
     def leave(self) -> None:
-        """Releases all room of the worker. ``answers`` stays, so that the caller can recall the answers."""
+        """Releases all room of the worker. ``answers`` stays as it is, so that the caller can recall the answers."""
         self._count(-self._bytes)
         self.answers = dict.fromkeys(self.answers, 0)
 

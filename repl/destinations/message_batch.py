@@ -1,10 +1,10 @@
-"""Messages of a destination as columns. vlsnlog's own clients ask for this format in place of lines.
+"""Messages of a destination in columns. vlsnlog's own clients request this format instead of lines of JSON.
 
     0    4     8           12             16        16 + 8n        16 + 16n
     |VLM1|count|batch_bytes|attempts_bytes|vlsns …  |times …       |batch (``format/batch``) … |attempts, JSON …|
 
-VLSNs (ascending) and times (µs since the epoch) are i64. ``attempts`` has, by VLSN, each attempt above 1. The batch has
-its own checksum. Python handles no single message before a caller reads it.
+VLSNs (ascending) and times (µs since the epoch) are i64. ``attempts`` lists each attempt above 1, by VLSN. The batch
+has its own checksum. No Python code runs for a single message until a caller reads the message.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class MessageColumns:
 
     @classmethod
     def of(cls, entries: Sequence[Entry]) -> MessageColumns:
-        """Makes the columns from entries that are not in a block."""
+        """Makes the columns from single entries."""
         if not entries:
             return cls()
         keys = [entry.key or b"" for entry in entries]
@@ -76,7 +76,7 @@ class MessageColumns:
 
     @classmethod
     def joined(cls, parts: Sequence[MessageColumns]) -> MessageColumns:
-        """Joins messages, one part after another."""
+        """Joins several groups of messages into one, in the same order."""
         if len(parts) == 1:
             return parts[0]
         if not parts:
@@ -97,7 +97,7 @@ class MessageColumns:
         return np.zeros(len(self.vlsns), np.int64) if self.key_lengths is None else self.key_lengths
 
     def entries(self) -> list[Entry]:
-        """Returns the messages one by one, without their terms."""
+        """Returns the messages as separate entries, without their terms."""
         keys: Iterable[bytes] = _cut(self.keys, self.key_column)
         values, data = _cut(self.values, self.value_lengths), EntryKind.DATA
         return [
@@ -117,7 +117,8 @@ def _offsets(lengths: I64) -> I64:
 
 
 def encode(messages: MessageColumns, attempts: Mapping[int, int], *, behind: bytes = b"") -> bytes:
-    """Encodes messages after the bytes of ``behind``. Without messages returns ``behind`` alone."""
+    """Encodes messages and places them after the bytes of ``behind``. If there are no messages, returns ``behind``
+    alone."""
     if not len(messages):
         return behind
     key_offsets = b"" if messages.key_lengths is None else _offsets(messages.key_lengths).astype("<i4").tobytes()
@@ -129,17 +130,17 @@ def encode(messages: MessageColumns, attempts: Mapping[int, int], *, behind: byt
 
 
 class Taken(NamedTuple):
-    """Messages that were received and checked; keys and values are not cut out yet."""
+    """Messages that were received and checked. All keys are still one buffer, and all values another."""
 
     vlsns: I64
     times: I64
     batch: batch.Batch | None
     attempts: Mapping[int, int]
     first: int = 0
-    """The number of messages in the batch before the first of these."""
+    """The number of messages in the batch before the first message of this object."""
 
     def parts(self, most: int) -> list[Taken]:
-        """Returns the messages in parts of up to ``most``, without a copy."""
+        """Splits the messages into groups of up to ``most``, without a copy."""
         if len(self.vlsns) <= most:
             return [self]
         return [
@@ -159,12 +160,12 @@ class Taken(NamedTuple):
         vlsns, tried = self.vlsns.tolist(), self.attempts
         attempts = [tried.get(vlsn, 1) for vlsn in vlsns] if tried else [1] * len(vlsns)
         keys, values = self.keys_and_values()
-        # the keys may be an endless iterator
+        # the iterator of keys may be endless, so lengths are not compared
         return list(zip(vlsns, attempts, self.times.tolist(), keys, values, strict=False))
 
 
 def decode(data: bytes) -> Taken:
-    """Decodes messages. Raises ``BadBody``."""
+    """Decodes messages in columns. Raises ``BadBody``."""
     if not data:
         return Taken(_none(), _none(), None, {})
     try:

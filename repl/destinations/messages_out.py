@@ -1,11 +1,12 @@
-"""The messages of one destination that are out: the answer of each, its deadline, and its attempts.
+"""The messages of one destination that are out (delivered, not acknowledged): answer, deadline and attempts of each.
 
     answer 1   {41, 42, 44}    due at 30 s     not acknowledged by then: the messages come back, one attempt used
     number 2   {47}            delay to 35 s   47 came back with a delay: no worker has it until then
 
-1. A message that comes back takes back the later messages of its key that are out. These later messages use no attempt.
-2. Attempts are counted here from the first return on. The table of acknowledgements (``noted``) has the attempts before
-   that.
+1. When a message comes back, the later messages of its key that are out come back with it. A message that comes back
+   only for this reason uses no attempt.
+2. Attempts are counted here from the first return on. Earlier attempts are in the table of acknowledgements
+   (``noted``).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _SPARE: Final = 64
 
 @dataclass(slots=True)
 class Found:
-    """Messages that may be delivered, collected over several windows."""
+    """Messages that may be delivered, collected from several windows (groups of blocks)."""
 
     owner: int
     parts: list[MessageColumns] = field(default_factory=list)
@@ -39,7 +40,7 @@ class Found:
     count: int = 0
     bytes: int = 0
     blocked: int = 0
-    """Messages that were skipped because of their keys."""
+    """The number of messages that were skipped because earlier messages of their keys are out."""
 
     def add(self, part: MessageColumns, before: Vlsns, keys: Hashes | None) -> None:
         self.parts.append(part)
@@ -65,7 +66,7 @@ class Found:
 
 @dataclass(slots=True, eq=False)
 class Answer:
-    """One answer, some of whose messages are still out."""
+    """One answer to a worker, while some of its messages are still out."""
 
     deadline: float
     left: int
@@ -73,7 +74,8 @@ class Answer:
 
 
 class MessagesOut:
-    """The messages of one destination that are out. ``numbers`` yields the numbers of answers and delays, each once."""
+    """The messages of one destination that are out. ``numbers`` yields numbers for answers and delays, and repeats
+    none."""
 
     def __init__(self, numbers: Iterator[int]) -> None:
         self.table = OutTable()
@@ -81,11 +83,12 @@ class MessagesOut:
         self.delayed = 0
         """The number of messages that came back and wait for their delay."""
         self._delays: dict[int, int] = {}
-        """The number of messages that wait under each delay's number."""
+        """For each delay's number, how many messages wait for that delay."""
         self._due: list[tuple[float, int]] = []
-        """A heap of times and delays' numbers. Some of these delays may have ended already."""
+        """A heap of pairs: the time when a delay is over, and the delay's number. Some delays in the heap may have
+        ended early."""
         self._answers: dict[int, Answer] = {}
-        """The answers with messages out, by number, in the order of their deadlines."""
+        """The answers with messages out, by answer number, in the order of their deadlines."""
         self._tries: dict[int, int] = {}
         """The finished attempts of messages that came back, by VLSN."""
 
@@ -105,7 +108,7 @@ class MessagesOut:
         return bool(self._tries) or len(noted.vlsns) > 0
 
     def attempts(self, vlsns: Vlsns, noted: Tries) -> dict[int, int]:
-        """Returns the attempts of messages. The present attempt counts for a message that is out."""
+        """Returns the number of attempts for each message. If a message is out, its present attempt is included."""
         mask, numbers = self.table.answers_of(vlsns)
         found = dict[int, int]()
         for vlsn, number in zip(vlsns[mask].tolist(), numbers.tolist(), strict=True):
@@ -114,13 +117,15 @@ class MessagesOut:
         return found | {vlsn: self.tried(vlsn, noted) for vlsn in vlsns[~mask].tolist()}
 
     def learn(self, vlsns: Vlsns, noted: Tries) -> dict[int, int]:
-        """Copies the attempts of messages that are new here from ``noted``, and returns them."""
+        """Copies attempts from ``noted`` (the table of acknowledgements) for messages that have none here, and
+        returns them."""
         new = {vlsn: noted.of(vlsn) for vlsn in vlsns.tolist() if vlsn not in self._tries}
         self._tries |= new
         return new
 
     def end_attempts(self, attempts: dict[int, int]) -> None:
-        """Notes the attempts of messages that came back. Beyond ``TRIES_MAX`` the oldest notes are forgotten."""
+        """Stores the attempts of messages that came back. Above ``TRIES_MAX`` messages the oldest counts are
+        forgotten."""
         self._tries |= attempts
         while len(self._tries) > TRIES_MAX:
             del self._tries[next(iter(self._tries))]
@@ -133,7 +138,7 @@ class MessagesOut:
     # Hand-out.
 
     def hand_out(self, found: Found, vlsns: Vlsns, noted: Tries, deadline: float) -> tuple[int, dict[int, int]]:
-        """Hands out the messages of ``found``. Returns the answer's number, and the attempts above 1."""
+        """Marks the messages of ``found`` as out. Returns the answer's number, and each attempt above 1."""
         attempts = dict[int, int]()
         if self.has_tried(noted):
             attempts = {vlsn: tried + 1 for vlsn in vlsns.tolist() if (tried := self.tried(vlsn, noted))}
@@ -144,8 +149,8 @@ class MessagesOut:
         return number, attempts
 
     def delay(self, back: Removed, delays_s: Sequence[float], now_s: float) -> bool:
-        """Delays messages that came back, each by its delay if that is above 0. Returns whether any message has to
-        wait."""
+        """Delays messages that came back; each has its own delay, and 0 means none. Returns whether any message has
+        to wait."""
         rows: dict[float, list[int]] = {}
         for row, delay_s in enumerate(delays_s):
             if delay_s > 0:
@@ -161,11 +166,11 @@ class MessagesOut:
             heappush(self._due, (now_s + delay_s, number))
         return bool(rows)
 
-    # Return.
+    # Returned messages.
 
     def shorten(self, deadline: float) -> None:
         """Moves every later deadline to ``deadline``."""
-        for answer in self._answers.values():  # their order by deadline stays
+        for answer in self._answers.values():  # all deadlines are shortened alike, so their order does not change
             answer.deadline = min(answer.deadline, deadline)
 
     def late(self, now_s: float) -> I64:
@@ -176,7 +181,7 @@ class MessagesOut:
         return self.table.vlsns_of(number)
 
     def due(self, now_s: float) -> I64:
-        """Returns the messages whose delay is over, each once."""
+        """Returns each message whose delay has ended since the last call."""
         numbers = []
         while self._due and self._due[0][0] <= now_s:
             number = heappop(self._due)[1]
@@ -191,7 +196,8 @@ class MessagesOut:
         return removed
 
     def take_back(self, vlsns: Vlsns) -> list[Removed]:
-        """Takes back messages as if they had not been out. Returns these, and the later messages of their keys."""
+        """Takes back messages as if they had not been delivered. Returns two groups: the messages themselves, and the
+        later messages of their keys."""
         removed = self.table.remove(vlsns)
         if not len(removed):
             return [removed]

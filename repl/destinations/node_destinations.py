@@ -1,4 +1,4 @@
-"""A node's calls for destinations. Only the master answers them."""
+"""A node's calls that use destinations; only the master can answer such calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vlsn.format.vlsn_set import Vlsns, VlsnSet
 
 
 class DestinationsLead(CommitLead, Protocol):
-    """The master's term, as destinations use it."""
+    """The master's term, as far as destinations use it."""
 
     @property
     def destinations(self) -> Deliveries: ...
@@ -30,9 +30,9 @@ class DestinationsLead(CommitLead, Protocol):
 class NodeDestinations:
     """The destinations of a node's group. ``leads`` returns the master's term, or raises ``NotMaster``.
 
-    Every call raises ``NotMaster``, ``WrongVersion`` if the group's level is too low for destinations, and
-    ``ProducersMissing`` while this node has lost its table of them. A call with a name also raises ``BadArgument``,
-    ``NotFound``.
+    Every call raises ``NotMaster``, and ``WrongVersion`` if the group's level is too low for destinations. Every call
+    also raises ``ProducersMissing`` while this node has lost its table of destinations. A call with a name also raises
+    ``BadArgument``, ``NotFound``.
     """
 
     def __init__(self, member: Member, leads: Callable[[], DestinationsLead]) -> None:
@@ -55,7 +55,7 @@ class NodeDestinations:
     async def set_destination(
         self, name: str, change: DestinationChange, timeout_s: float
     ) -> tuple[dict[str, Any], bool]:
-        """Creates a destination, or changes it; durable on return. Returns whether it was created. Raises
+        """Creates a destination, or changes it; durable on return. Returns whether the destination was created. Raises
         ``StaleTerm``, ``TooLarge``, ``Trimmed``, and the errors of an append."""
         lead, deadline = self._checked(), asyncio.get_running_loop().time() + timeout_s
         placed = orders.placed_in(lead.log, name)
@@ -81,8 +81,9 @@ class NodeDestinations:
     async def order(
         self, name: str, order: str, to: int | str | None, vlsns: Vlsns | None, timeout_s: float
     ) -> dict[str, Any]:
-        """Obeys ``pause``, ``resume``, ``move``, ``retry-dead`` or ``delete-dead``; durable on return. The last two
-        apply to the dead messages in ``vlsns``; None means all. Raises ``NotFound`` if one of them is not dead."""
+        """Executes ``pause``, ``resume``, ``move``, ``retry-dead`` or ``delete-dead``; durable on return.
+        ``retry-dead`` and ``delete-dead`` apply to the dead messages in ``vlsns``; None means all. Raises
+        ``NotFound`` if one of ``vlsns`` is not dead."""
         lead, deadline = self._checked(), asyncio.get_running_loop().time() + timeout_s
         delivery = await lead.destinations.of(name)
         placed = orders.found_in(lead.log, name)
@@ -124,8 +125,8 @@ class NodeDestinations:
         return await delivery.peek(most)
 
     async def ack(self, name: str, vlsns: Vlsns, uuid: str, wait_s: float) -> None:
-        """Acknowledges messages; durable on return unless ``wait_s`` is 0. ``uuid`` names one creation of the
-        destination, "" any. Raises ``OutcomeUnknown``, ``QueueFull``, ``BadArgument``."""
+        """Acknowledges messages; durable on return unless ``wait_s`` is 0. ``uuid`` selects one creation of the
+        destination; "" accepts any. Raises ``OutcomeUnknown``, ``QueueFull``, ``BadArgument``."""
         delivery = await self._meant(name, uuid)
         told = delivery.ack(VlsnSet.of(vlsns), wait=wait_s > 0)
         if told is None:
@@ -137,13 +138,13 @@ class NodeDestinations:
             raise OutcomeUnknown("acknowledged, and not durable yet: acknowledge them again") from None
 
     async def nack(self, name: str, vlsns: Vlsns, uuid: str, reason: str, delay_s: float | None) -> None:
-        """Returns messages for redelivery after ``delay_s`` seconds; None means the delay of the settings."""
+        """Returns messages for redelivery after ``delay_s`` seconds, or after the delay of the settings for None."""
         (await self._meant(name, uuid)).nack(vlsns, reason, delay_s)
 
     async def _meant(self, name: str, uuid: str) -> Delivery:
         delivery = await self._checked().destinations.of(name)
         if uuid and uuid != delivery.uuid:
-            raise NotFound(f"destination {name} is {delivery.uuid} now, not {uuid}: that one was dropped")
+            raise NotFound(f"destination {name} has uuid {delivery.uuid} now; the one with {uuid} was dropped")
         return delivery
 
     def _checked(self) -> DestinationsLead:
@@ -156,7 +157,7 @@ class NodeDestinations:
         await self._reached(lead, appended.last, deadline)
 
     async def _reached(self, lead: DestinationsLead, vlsn: int, deadline: float) -> None:
-        """Returns once VLSN ``vlsn`` is folded here."""
+        """Returns once this node has applied VLSN ``vlsn`` to its tables."""
         log, loop = lead.log, asyncio.get_running_loop()
         while True:
             log.view.fold_acks()

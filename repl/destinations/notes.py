@@ -1,10 +1,10 @@
-"""Notes of acknowledgements: gathered for a moment, logged by one COMMIT, and answered when that COMMIT is durable.
+"""Notes of acknowledgements: collected for a moment, logged by one COMMIT, and answered when that COMMIT is durable.
 
     ack {5,6} ─┐
     ack {9}    ├─ 20 ms, or 4,096 of them ─► COMMIT {acks} ─► durable: folded (``vlsn/state/acks``), answered
     tries 2    ┘  or 256, and no note is under way
 
-Gathered acknowledgements hide their messages from delivery at once, and become final with their COMMIT. If a note
+A collected acknowledgement stops the delivery of its message at once, and becomes final with its COMMIT. If a note
 cannot be logged, its messages are delivered again.
 """
 
@@ -24,7 +24,8 @@ from vlsn.format.vlsn_set import VlsnSet
 
 Done = Callable[[Appended | VlsnLogError], None]
 Submit = Callable[[Submission, Done], object]
-"""Logs a submission. ``done`` is called once the submission is durable or refused. Raises if it is refused at once."""
+"""Logs a submission. ``done`` is called once the submission is durable or refused. Raises an error if the submission
+is refused at once."""
 
 
 class Noted(Protocol):
@@ -34,15 +35,15 @@ class Noted(Protocol):
     def uuid(self) -> str: ...
 
     def skipped(self) -> VlsnSet:
-        """Returns the VLSNs skipped since the last call; the next note includes them."""
+        """Returns the VLSNs that were skipped since the last call. The next note acknowledges the skipped VLSNs."""
         ...
 
     def noted(self, done: VlsnSet) -> None:
-        """Notes that these acknowledgements are durable."""
+        """Called when the acknowledgements of these VLSNs are durable."""
         ...
 
     def given_back(self, done: VlsnSet) -> None:
-        """Takes back VLSNs that could not be logged."""
+        """Called when the acknowledgements of these VLSNs could not be logged."""
         ...
 
 
@@ -55,10 +56,10 @@ class _Gathered:
 
 
 class Notes:
-    """The notes of one master's term. ``close`` is called when the term has ended."""
+    """The notes of one master's term. ``close`` is called when the term ends."""
 
     def __init__(self, submit: Submit, folded: Callable[[], None]) -> None:
-        """``folded`` folds the durable acknowledgements."""
+        """``folded`` applies durable acknowledgements to the table."""
         self._submit = submit
         self._fold = folded
         self._open: dict[Noted, _Gathered] = {}
@@ -66,16 +67,17 @@ class Notes:
         self._number = 0
         self._timer: asyncio.Handle | None = None
         self._timer_s = 0.0
-        """The loop's time at which the timer is due. Kept here because uvloop returns no ``TimerHandle`` for a call due
-        within a millisecond."""
+        """The event loop's time at which the timer is due. The time is kept here because uvloop returns no
+        ``TimerHandle`` for a call that is due within a millisecond."""
         self._closed = False
         self._noted_s = -NOTE_S
-        """The time of the last note."""
+        """The event loop's time of the last note."""
         self.logged = 0
         """The number of notes that became durable."""
 
     def add(self, of: Noted, done: VlsnSet, *, wait: bool) -> asyncio.Future[None] | None:
-        """Notes that these VLSNs are acknowledged. With ``wait`` the future completes when the note is durable."""
+        """Collects an acknowledgement of these VLSNs. With ``wait`` the future completes when the acknowledgement is
+        durable."""
         gathered = self._open.setdefault(of, _Gathered())
         gathered.done.append(done)
         gathered.count += done.count
@@ -87,7 +89,7 @@ class Notes:
         return told
 
     def tried(self, of: Noted, attempts: dict[int, int]) -> None:
-        """Notes deliveries of messages by VLSN, from the second attempt on."""
+        """Records attempts of messages, by VLSN, from the second attempt on."""
         gathered = self._open.setdefault(of, _Gathered())
         for vlsn, attempt in attempts.items():
             gathered.tries.setdefault(attempt, []).append(vlsn)
@@ -95,13 +97,13 @@ class Notes:
         self._ask()
 
     def under_way(self, of: Noted) -> VlsnSet:
-        """Returns the VLSNs that are acknowledged by COMMITs which are not durable yet."""
+        """Returns the VLSNs whose acknowledgement is logged and not durable yet."""
         return VlsnSet.covering_all(
             [done for parts in self._under_way.values() for each, done, _ in parts if each is of]
         )
 
     def forget(self, of: Noted) -> None:
-        """Discards the gathered acknowledgements of a destination that was dropped or moved."""
+        """Discards the acknowledgements that were collected for a destination, because it was dropped or moved."""
         gathered = self._open.pop(of, None)
         for waiter in gathered.waiters if gathered is not None else ():
             _settle(waiter, None)
@@ -116,7 +118,7 @@ class Notes:
         for waiter in waiters:
             _settle(waiter, gone)
 
-    # A note.
+    # One note.
 
     def _ask(self) -> None:
         if self._closed or not self._open or len(self._under_way) >= NOTES_UNDER_WAY_MAX:
@@ -190,4 +192,4 @@ def _settle(waiter: asyncio.Future[None], error: VlsnLogError | None) -> None:
         waiter.set_result(None)
     else:
         waiter.set_exception(error)
-        waiter.exception()  # retrieved, because the client may be gone
+        waiter.exception()  # marks the error as seen, because the client may have left

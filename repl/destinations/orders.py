@@ -1,8 +1,8 @@
-"""Orders to a destination, as the names and notes that a COMMIT sets: create, change, drop, move, pause, retry or
-delete dead messages.
+"""Builds orders to a destination as the names and notes of a COMMIT: create, change, drop, move, pause, retry or delete
+dead messages.
 
-Each order names the settings that it starts from, by the VLSN of the COMMIT that set them. So of two orders at the same
-time the second is refused (``stale-term``), and no order applies to a destination that was dropped meanwhile.
+Each order refers to the settings that it changes, by the VLSN of the COMMIT that set them. So if two orders are sent
+at once, the second is refused (``stale-term``). An order for a dropped destination is refused as well.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from vlsn.write.local_log import LocalLog
 
 
 def placed_in(log: LocalLog, name: str) -> PlacedDestination | None:
-    """Returns the settings by the newest entry in the log, durable or not. Raises ``BadArgument`` for an invalid
-    name."""
+    """Returns the settings of a destination from the newest entry in the log, durable or not. Raises ``BadArgument``
+    for an invalid name."""
     return settings_of(log.view.history.small.get(key_of(name)))
 
 
 def found_in(log: LocalLog, name: str) -> PlacedDestination:
-    """Returns the settings as ``placed_in``. Raises ``NotFound``."""
+    """Returns the settings as ``placed_in`` does. Raises ``NotFound`` if there is no such destination."""
     placed = placed_in(log, name)
     if placed is None:
         raise NotFound(f"there is no destination {name}")
@@ -52,9 +52,10 @@ def changed(log: LocalLog, name: str, placed: PlacedDestination, change: Destina
     ``WrongVersion``."""
     settings, given = placed.settings, _given(change)
     if change.from_ is not None:
-        _check_place(change.from_, "from")  # only a new destination uses it, but it must be valid
+        # only a new destination uses ``from``, but an invalid value is refused always
+        _check_place(change.from_, "from")
     if change.uuid is not None and change.uuid != settings.uuid:
-        raise StaleTerm(f"destination {name} is {settings.uuid}, not {change.uuid}: another one was made")
+        raise StaleTerm(f"destination {name} has uuid {settings.uuid}, not {change.uuid}: it was created again")
     if given.get("prefix", settings.prefix) != settings.prefix:
         raise BadArgument(
             "prefix: the acknowledgements belong to the old prefix; drop the destination and make another one"
@@ -88,7 +89,7 @@ def tried_again(placed: PlacedDestination, dead: VlsnSet) -> Puts:
 
 
 def deleted(placed: PlacedDestination, dead: VlsnSet) -> Puts:
-    """Makes the order that deletes ``dead`` messages: they count as acknowledged."""
+    """Makes the order that deletes ``dead`` messages. A deleted message counts as acknowledged."""
     return Puts({}, {}, {placed.settings.uuid: AckNote(done=dead.pack())})
 
 
@@ -118,7 +119,8 @@ def _check_place(asked: int | str, what: str) -> None:
 
 
 def _begin(log: LocalLog, asked: int | str, what: str) -> int:
-    """Returns the first VLSN to deliver; 0 means the VLSN after the COMMIT that has the order."""
+    """Returns the first VLSN that the destination delivers. The result 0 stands for the VLSN after the COMMIT that
+    contains this order."""
     first, end = int(log.care.holds.floor) + 1, int(log.view.allocated) + 1
     _check_place(asked, what)
     if asked == "end":

@@ -1,4 +1,4 @@
-"""The messages of a destination that are out, in columns by VLSN.
+"""The messages of a destination that are out (delivered, not acknowledged), in columns by VLSN.
 
     vlsns     41 42 44 47 48
     answers    1  1  2  2  3        the answer that each message was sent in
@@ -6,7 +6,7 @@
     keys       k  –  m  k' –        hashes of keys
     live       1  0  1  1  1        0: no longer out; such rows are removed when they are more than half
 
-An answer of a thousand messages takes a few steps by column, and so does its acknowledgement.
+To add or remove the thousand messages of an answer takes a few operations on whole columns.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from vlsn.format.vlsn_set import VlsnSet
 _DTYPES: Final = (np.int64, np.int64, np.int64, np.int64, np.uint64, np.bool_)
 _ROWS_MIN: Final = 256
 NOBODY: Final = -(1 << 62)
-"""The owner of messages that came back and wait for their delay. No worker has them, and later messages of their keys
-wait."""
+"""The owner of messages that came back and wait for their delay. No worker has a message with this owner, but later
+messages of its key wait for it."""
 
 
 class Removed(NamedTuple):
-    """Messages that are no longer out, by column."""
+    """Messages that were removed from the table, in columns."""
 
     vlsns: I64
     before: I64
-    """The VLSN of the message before each message."""
+    """For each message, the VLSN of the destination's message before it."""
     answers: I64
     keys: Hashes
 
@@ -41,14 +41,14 @@ class Removed(NamedTuple):
 
 
 class OutTable:
-    """The table of one destination. Each VLSN is in it at most once."""
+    """The table of messages that are out, for one destination. No VLSN is in the table twice."""
 
     def __init__(self) -> None:
         self._columns: list[npt.NDArray[np.generic]] = [np.empty(_ROWS_MIN, dtype) for dtype in _DTYPES]
         self._rows = 0
         self._count = 0
         self._keyed: dict[int, int] = {}
-        """The number of messages with keys, by owner."""
+        """The number of messages that have keys, by owner."""
 
     def __len__(self) -> int:
         return self._count
@@ -60,8 +60,8 @@ class OutTable:
     # Additions.
 
     def add(self, vlsns: I64, before: I64, keys: Hashes | None, *, answer: int, owner: int) -> None:
-        """Adds messages in ascending order, none of which is out. ``keys`` are their hashes, or None if no message has
-        a key."""
+        """Adds messages in ascending order; none of them may be out already. ``keys`` are hashes of the messages'
+        keys, or None if no message has a key."""
         count = len(vlsns)
         if keys is not None and (keyed := int(np.count_nonzero(keys))):
             self._keyed[owner] = self._keyed.get(owner, 0) + keyed
@@ -89,7 +89,8 @@ class OutTable:
     # Look-ups.
 
     def _rows_of(self, vlsns: I64) -> tuple[Mask, I64]:
-        """Marks the messages that are out, and returns their rows."""
+        """Marks which of ``vlsns`` are out (delivered, not acknowledged), and returns the rows of these in the
+        table."""
         known, *_, live = self._views()
         if not self._count:
             return np.zeros(len(vlsns), np.bool_), np.empty(0, np.int64)
@@ -99,7 +100,7 @@ class OutTable:
 
     @property
     def last(self) -> int:
-        """The VLSN of the last row; no message after it is out. 0 if no message is out."""
+        """The highest VLSN that is out, or was until its row is removed; 0 for an empty table."""
         return int(self._columns[0][self._rows - 1]) if self._count else 0
 
     @property
@@ -110,38 +111,38 @@ class OutTable:
         return found
 
     def has(self, vlsns: I64) -> Mask:
-        """Marks the messages that are out."""
+        """Marks which of ``vlsns`` are out (delivered, not acknowledged)."""
         return self._rows_of(vlsns)[0]
 
     def answers_of(self, vlsns: I64) -> tuple[Mask, I64]:
-        """Marks the messages that are out, and returns the answer of each."""
+        """Marks which of ``vlsns`` are out, and returns the number of each message's answer."""
         mask, rows = self._rows_of(vlsns)
         return mask, self._views()[2][rows]
 
     def with_somebody(self, vlsns: I64) -> I64:
-        """Returns those messages of ``vlsns`` that a worker or a call has."""
+        """Returns the messages among ``vlsns`` that a worker or a call has now."""
         rows = self._rows_of(vlsns)[1]
         known, _, _, owners, *_ = self._views()
         found: I64 = known[rows][owners[rows] != NOBODY]
         return found
 
     def owned(self, vlsns: I64, owner: int) -> I64:
-        """Returns those messages of ``vlsns`` that ``owner`` has."""
+        """Returns the messages among ``vlsns`` that ``owner`` has now."""
         rows = self._rows_of(vlsns)[1]
         known, _, _, owners, *_ = self._views()
         found: I64 = known[rows][owners[rows] == owner]
         return found
 
     def vlsns_of(self, *numbers: int) -> I64:
-        """Returns the VLSNs of these answers that are still out."""
+        """Returns the VLSNs that were sent in these answers and are still out."""
         vlsns, _, answers, _, _, live = self._views()
         found: I64 = vlsns[live & (answers == numbers[0] if len(numbers) == 1 else np.isin(answers, numbers))]
         return found
 
     def keys_of_others(self, owner: int = 0) -> tuple[Hashes, I64]:
-        """Returns the keys of messages that other owners have, ascending; all keys for owner 0. Returns for each key
-        the VLSN after which its messages wait: 0 if a worker has one, otherwise the first message that waits for its
-        delay."""
+        """Returns the keys, ascending, of messages that other owners have; for owner 0, of all messages. Also returns,
+        for each key, the VLSN after which messages of the key must wait. The VLSN for a key is 0 if a worker has a
+        message of the key; otherwise it is that of the first message that waits for its delay."""
         if not self._keyed or (len(self._keyed) == 1 and owner in self._keyed):
             return np.empty(0, np.uint64), np.empty(0, np.int64)
         vlsns, *_, owners, keys, live = self._views()
@@ -159,15 +160,15 @@ class OutTable:
         return owner in self._keyed
 
     def out_keys(self, keys: Hashes) -> Mask:
-        """Marks the keys of which a message is out."""
+        """Marks the keys that have a message out (delivered, not acknowledged)."""
         if not self._keyed:
             return np.zeros(len(keys), np.bool_)
         *_, known, live = self._views()
         return np.isin(keys, known[live])
 
     def later(self, keys: Hashes, vlsns: I64) -> I64:
-        """Returns messages that an owner has, with one of these keys and a higher VLSN than the key's lowest in
-        ``vlsns``."""
+        """Returns messages that come after a message of ``vlsns`` with the same key. Only messages that a worker or
+        call has are returned, and only for ``keys``."""
         some = np.flatnonzero(keys != NO_KEY)
         if not len(some) or not self._keyed:
             return np.empty(0, np.int64)
@@ -183,18 +184,18 @@ class OutTable:
     # Removal.
 
     def remove(self, vlsns: I64) -> Removed:
-        """Removes those of ``vlsns`` that are out; each VLSN occurs once, ascending."""
+        """Removes the messages among ``vlsns`` that are out. The VLSNs must ascend, without repeats."""
         return self._removed(self._rows_of(vlsns)[1])
 
     def remove_set(self, vlsns: VlsnSet) -> Removed:
-        """Removes those of ``vlsns`` that are out."""
+        """Removes the messages among ``vlsns`` that are out."""
         known, *_, live = self._views()
         lows = np.searchsorted(known, vlsns.firsts)
         highs = np.searchsorted(known, vlsns.lasts, side="right")
         if len(lows) == 1:
             together = slice(int(lows[0]), int(highs[0]))
             if live[together].all():
-                return self._removed(together)  # an acknowledgement in order
+                return self._removed(together)  # acknowledgements in order are the usual case
             rows = np.arange(lows[0], highs[0])
         else:
             sizes = highs - lows
@@ -202,8 +203,8 @@ class OutTable:
         return self._removed(rows[live[rows]])
 
     def _removed(self, rows: I64 | slice) -> Removed:
-        """Removes rows. A slice returns views, which stay valid: a removed row is never written again, because the
-        remaining rows move to other columns."""
+        """Removes rows. If ``rows`` is a slice, returns views of the columns. The views stay valid, because a removed
+        row is never written again."""
         vlsns, before, answers, owners, keys, live = self._views()
         removed = Removed(vlsns[rows], before[rows], answers[rows], keys[rows])
         live[rows] = False

@@ -1,12 +1,12 @@
-"""The messages of destinations that are read back from their pages, a whole page at a time (depaging).
+"""Reads messages of destinations back from pages, a whole page at a time. A page is a file of messages.
 
     messages(uuid, 41)  ─►  the first page with a message from VLSN 41 on  ─►  the worker reads it whole; kept for a
     while
                             damaged: its readable records are written to another page, the rest is missing until fetched
 
-A page is read without a lock, and no pass waits for it. All destinations share a cache of the last 64 MiB, so ten idle
-destinations hold no memory that an eleventh needs. A page whose messages are all acknowledged has left the page table,
-and is never read again.
+A page is read without a lock, so no pass of the pager waits for the read. All destinations share one cache, the last
+64 MiB that were read. A page whose messages are all acknowledged is removed from the page table, and is not read
+again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _Key = tuple[str, int, int]
 
 
 class PageReading:
-    """The pages of one node, for deliveries (``vlsn.pages.source.PageSource``)."""
+    """Reads the pages of one node, for deliveries (``vlsn.pages.source.PageSource``)."""
 
     def __init__(self, pager: Pager, *, cache_bytes_max: int = PAGES_CACHE_BYTES_MAX) -> None:
         self.reads = 0
@@ -49,7 +49,7 @@ class PageReading:
             if store is None:
                 return PagedRun([], Vlsn(at))
             if store.row is not None and store.row.since != since:
-                # the destination was moved, and the pager has not checked its pages since
+                # the destination was moved, and the pager has not checked the destination's pages since
                 return PagedRun([], Vlsn(at), (at, at))
             lacks = next((span for span in store.missing if span[1] >= at), None)
             number = store.next_page(at)
@@ -94,8 +94,8 @@ class PageReading:
             return PagedSizes(contents.vlsns[low:], contents.sizes()[low:], Vlsn(last + 1))
 
     async def _whole(self, store: PagingStore, number: int) -> PageContents | None:
-        """Returns a page's contents. Returns None if the caller must look again, because the page was removed or was
-        damaged and set aside. Raises ``Damaged`` if the disk fails."""
+        """Returns a page's contents. Returns None if the page was removed, or was damaged and set aside; then the
+        caller must look for another page. Raises ``Damaged`` if the disk fails."""
         try:
             contents = await self._contents(store, number)
             if contents is None or not contents.fault:
@@ -106,8 +106,8 @@ class PageReading:
             raise Damaged(f"{store.path(number)} cannot be read for now: {error}") from error
 
     async def contents_from(self, store: PagingStore, from_vlsn: int) -> PageContents | None:
-        """Returns the first page with a message from ``from_vlsn`` on, or None if there is no such page or it is
-        damaged."""
+        """Returns the first page with a message at or after ``from_vlsn``. Returns None if there is no such page or
+        if the page is damaged."""
         number = store.next_page(from_vlsn)
         contents = await self._contents(store, number) if number is not None else None
         return contents if contents is not None and not contents.fault else None

@@ -1,4 +1,4 @@
-"""The scrub of pages: each page is read whole from the disk, before a delivery needs it."""
+"""The scrub of pages: reads each page (a file of messages) whole, to find damage before a delivery needs the page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vlsn.seams import Disk
 
 
 class PageScrub:
-    """The pages of one node, for its scrub (``repl.repair.scrub.Pages``)."""
+    """Reads the pages of one node, for the node's scrub (``repl.repair.scrub.Pages``)."""
 
     def __init__(self, pager: Pager, disk: Disk, on_scrub: Offload) -> None:
         self._pager = pager

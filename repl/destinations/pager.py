@@ -1,15 +1,15 @@
-"""The pager of a node: it writes wanted messages to pages before the log is cleaned, and removes pages once
-acknowledged.
+"""The pager of a node: before the log is cleaned, it copies unacknowledged messages into files, called pages.
 
     cleaning wants to remove 1–9 000 ─► page(9 000) ─► strides: read, choose, write, sync, page table ─► done(9 000)
     acknowledgements are durable ─► the page table drops pages ─► their files are removed
 
-1. Each node pages for itself, when it wants to clean. None of this is on the path of an append.
-2. The worker ``pages`` writes, reads and removes files, one window of the log at a time. The keeper's thread writes the
-   page table. Changes of a store run one after another (``alone``), one stride of a pass at a time.
-3. Messages that cannot be paged stay in the log: the cleaning stops there and reports the reason.
-4. A page is dropped only after acknowledgements that no rollback can undo, and its file only after the page table has
-   dropped the page.
+1. Each node writes its own pages, when it wants to clean its log. An append never waits for pages.
+2. The worker thread ``pages`` writes, reads and removes files, one window (group of blocks) of the log at a time. The
+   keeper's thread writes the page table. The lock ``alone`` lets one change of a destination's pages run at a time. A
+   pass over the log holds the lock only from one sync to the next (a stride).
+3. Messages that cannot be written to pages stay in the log: the cleaning stops before them and reports the reason.
+4. The page table drops a page only after acknowledgements that no rollback can undo. The page's file is removed after
+   the page has left the table.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from vlsn.pages.subscription import Subscription
 from vlsn.state.destinations import DestinationView
 
 PERIOD_S = 1.0
-"""Seconds between two checks of the acknowledgements, while there are pages."""
+"""Seconds between two checks of the acknowledgements, while this node has pages."""
 RETRY_S = 5.0
-"""Seconds before pages that could not be opened are tried again."""
+"""Seconds until pages that could not be opened are opened again."""
 NOT_OPEN = "the pages are not open yet"
 PAGE_WINDOWS_MIN = 4
-"""The least number of log windows for one page. The wanted messages of a window form one record, which may need a page
-of its own."""
+"""The least number of windows of the log that fit one page. The wanted messages of a window form one record, and a
+large record may fill a page."""
 
 
 class Pager:
-    """Pages one node's log (``vlsn.write.cleaner.Pager``). ``run`` never returns."""
+    """Writes pages of one node's log (``vlsn.write.cleaner.Pager``). ``run`` never returns."""
 
     def __init__(self, opened: OpenMember) -> None:
         member, log = opened.member, opened.log
@@ -59,16 +59,18 @@ class Pager:
         self._on_syncs = member.workers.offload("page_syncs")
         self.alone = asyncio.Lock()
         self.paused = NOT_OPEN
-        """Why messages cannot be paged; empty if they can. Pages are opened once there are destinations, or were."""
+        """Why no pages can be written now; empty if they can. The page store is opened once the group has, or had,
+        destinations."""
         self._unopened = ""
-        """Why the pages could not be opened; empty before the first try, and once they are open."""
+        """Why the page store could not be opened; empty before the first try, and once it is open."""
         self.unfilled: dict[str, str] = {}
-        """Why missing VLSNs could not be fetched, by uuid."""
+        """Why messages that are missing from pages could not be fetched from other members, by the destination's
+        uuid."""
         self.passes = 0
         self.passed_bytes = 0
-        """The bytes of the log that passes have read since the log was opened."""
+        """The bytes of the log that were read to write pages, since the log was opened."""
         self.damaged = 0
-        """The number of damaged pages since the log was opened."""
+        """The number of damaged pages found since the log was opened."""
         self._member = member
         self._log = log
         self._keeper = Offload(member.workers["keeper"])
@@ -78,17 +80,17 @@ class Pager:
         self._opened = False
         self._over = False
         self.low = False
-        """True while the disk is too full for pages: from below the low mark until above the high mark."""
+        """True while the disk is too full for pages: it turns True below the low mark and False above the high mark."""
         self._bytes_max, self._messages_max = config.pages_bytes_max, config.pages_messages_max
         self._aside: list[tuple[str, int]] = []
-        """Pages to set aside, because an earlier process left them, or because they became unreadable."""
+        """Pages to rename out of use, because an earlier process left them or because they became unreadable."""
         self._looked: dict[tuple[str, int], int] = {}
         self._unsettled = ""
-        """The reason last reported why finished pages could not be removed."""
+        """The reason last reported for not removing finished pages."""
         log.care.cleaner.pager = self
 
     def subscriptions(self) -> list[Subscription] | None:
-        """Returns the destinations that are durable and synced here, or None while this node does not know them."""
+        """Returns the destinations that are durable and synced here, or None if this node has not read them yet."""
         history = self._log.view.history
         if history.small.lacks_to or history.acks.lacks_to:
             return None
@@ -112,7 +114,7 @@ class Pager:
         }
 
     def _blocked_by(self, store: PagingStore | None) -> str:
-        """Returns why pages of a destination cannot be delivered or written."""
+        """Returns why messages of a destination cannot be read from pages or written to pages; "" if they can."""
         if store is not None and store.missing:
             first, last = store.missing[0]
             why = self.unfilled.get(store.uuid, "")
@@ -121,7 +123,7 @@ class Pager:
             return f"the pages of this node cannot be opened: {self._unopened}"
         return "the disk of this node is too full for pages" if self.low else ""
 
-    # Questions of cleaning.
+    # Cleaning.
 
     def page(self, upto: Vlsn, done: Callable[[Vlsn, str], None]) -> None:
         if self._over:
@@ -140,8 +142,8 @@ class Pager:
 
     @property
     def pressed(self) -> bool:
-        """True while only messages that must be paged may be: the disk is nearly full, or the pages of all destinations
-        are at a limit of this node."""
+        """True while pages cannot take more messages: the disk is nearly full, or all pages together are at a limit
+        of this node."""
         return bool(self._why_pressed())
 
     def _why_pressed(self) -> str:
@@ -160,7 +162,8 @@ class Pager:
 
     @property
     def messages(self) -> int:
-        """The number of messages in all pages of this node, including those acknowledged since."""
+        """The number of messages in all pages of this node. Messages that were acknowledged since they were written are
+        included."""
         return sum(store.messages for store in self.manager.stores.values())
 
     def why_full(self, uuid: str, limit_bytes: int, limit_messages: int) -> str:
@@ -178,8 +181,8 @@ class Pager:
         return Vlsn(min(self._log.view.dtvlsn, self._log.view.range.last_sync))
 
     async def _block_end(self, vlsn: Vlsn) -> Vlsn:
-        """Returns the last VLSN of the block that contains ``vlsn``, because after a rollback a segment may end inside
-        a block."""
+        """Returns the last VLSN of the block that contains ``vlsn``. The end of a block is needed because after a
+        rollback a segment may end inside a block."""
         log, durable = self._log, self.durable()
 
         def found() -> Vlsn:
@@ -195,9 +198,9 @@ class Pager:
         try:
             return await self.on_pages(found)
         except (OSError, Damaged, Trimmed):
-            return vlsn  # the pass finds the same error, and reports it
+            return vlsn  # the pass meets the same error, and reports the error
 
-    # Its life.
+    # Background work.
 
     async def run(self) -> None:
         were = bool(self._table.read())
@@ -221,8 +224,8 @@ class Pager:
                 self._asked.popleft()[1](NULL_VLSN, "the log is closing")
 
     async def _look_around(self) -> None:
-        """Checks the disk and the acknowledgements. After a disk error the pages stay, and the next check tries
-        again."""
+        """Checks the disk's free space and the acknowledgements. After a disk error the pages stay, and the next
+        check tries again."""
         try:
             if self.manager.stores:
                 await self.look_at_disk()
@@ -234,7 +237,7 @@ class Pager:
                 self._member.event("pages.unread", why=self._unsettled)
 
     async def close(self) -> None:
-        """Closes the files after the work under way."""
+        """Closes the files after running operations have ended."""
         self._over = True
         await self.on_pages(self.manager.close)
 
@@ -266,10 +269,11 @@ class Pager:
         self._aside = found.aside
         self._opened, self._unopened, self.paused = True, "", ""
 
-    # Passes.
+    # Passes over the log.
 
     async def _page(self, upto: Vlsn) -> tuple[Vlsn, str]:
-        """Pages up to ``upto``. Returns the VLSN that was reached, and the reason if that is less than ``upto``."""
+        """Writes the wanted messages up to VLSN ``upto`` to pages. Returns the VLSN that was reached, and the reason
+        if that is less than ``upto``."""
         log, manager = self._log, self.manager
         subscriptions = self.subscriptions()
         if subscriptions is None:
@@ -304,7 +308,7 @@ class Pager:
         return min((Vlsn(min(store.paged_to, upto)) for _, store in wants), default=upto), why
 
     async def _stride(self, run: PagingPass) -> None:
-        """Runs a pass until its next sync is due. Another worker syncs full pages while the next pages are written."""
+        """Runs a pass until its next sync is due. While one worker syncs full pages, another writes the next pages."""
         syncing: dict[PageWriter, asyncio.Future[None]] = {}
         try:
             while True:
@@ -343,10 +347,11 @@ class Pager:
                 f"paged, nor cleaned that would have to be, until {PAGES_FREE_BYTES_HIGH} are free"
             )
 
-    # Acknowledgements.
+    # Acknowledged pages.
 
     async def settle(self) -> None:
-        """Removes pages whose messages are all acknowledged for good, and pages of destinations that were dropped."""
+        """Removes pages whose messages are all acknowledged by durable entries, and pages of destinations that were
+        dropped."""
         subscriptions = self.subscriptions()
         if subscriptions is None or not (self.manager.stores or subscriptions):
             return
@@ -370,7 +375,8 @@ class Pager:
                 self._member.event("destination.depaged", destination=subscription.name)
 
     async def _look_into(self, subscription: Subscription) -> dict[int, bool]:
-        """Reads pages that may be finished although VLSNs between their messages are not acknowledged."""
+        """Reads pages that may be finished: all their messages may be acknowledged although VLSNs between the
+        messages are not."""
         store, found = self.manager.stores.get(subscription.uuid), dict[int, bool]()
         for number in store.to_look_into(subscription.acknowledged) if store is not None else ():
             assert store is not None
@@ -386,7 +392,7 @@ class Pager:
                 self._looked[store.uuid, number] = count
         return found
 
-    # Shared steps.
+    # Shared operations.
 
     async def read(self, store: PagingStore, number: int, row: PageRow) -> PageContents | None:
         """Returns the contents of a page, or None if the page was removed meanwhile."""
@@ -399,8 +405,8 @@ class Pager:
             return None
 
     async def commit(self, changes: Iterable[Change]) -> None:
-        """Writes the changes to the page table, then removes files that are no longer needed. The caller holds
-        ``alone``."""
+        """Writes the changes to the page table, then removes files that the table no longer lists. The caller holds
+        the lock ``alone``."""
         changes = list(changes)
         if not changes:
             return
@@ -423,8 +429,8 @@ class Pager:
             raise
 
     async def put(self, store: PagingStore, subscription: Subscription, records: list[Record]) -> dict[int, PageRow]:
-        """Writes ``records`` to pages of their own, and syncs them. The caller holds ``alone``. Raises ``OSError``,
-        ``NoSpace``."""
+        """Writes ``records`` to new pages, and syncs the pages. The caller must hold the lock ``alone``. Raises
+        ``OSError``, ``NoSpace``."""
         await self.check_room()
         about = About(store.uuid, subscription.name, subscription.prefix)
 
@@ -446,8 +452,8 @@ class Pager:
         return await self.on_pages(written)
 
     async def salvage(self, store: PagingStore, number: int) -> None:
-        """Sets a damaged page aside. Its readable messages are written to another page; the others are missing from
-        then on."""
+        """Takes a damaged page out of use. The page's readable messages are written to another page; its other messages
+        count as missing."""
         async with self.alone:
             row = store.pages.get(number)
             subscription = next((each for each in self.subscriptions() or () if each.uuid == store.uuid), None)
@@ -469,7 +475,7 @@ class Pager:
 
             contents = await self.on_pages(put_aside)
             if contents is not None and not contents.fault and await self.on_pages(lambda: disk.exists(plain)):
-                return  # the page could not be read for a moment
+                return  # only this read failed; the page itself may be intact
             kept, lost = readable(row, contents)
             pages = await self.put(store, subscription, kept) if kept else {}
             await self._write([change := store.replaced(number, pages, [lost] if lost[0] <= lost[1] else [])])
@@ -488,14 +494,15 @@ def _subscription(view: DestinationView) -> Subscription:
 
 
 def readable(row: PageRow, contents: PageContents | None) -> tuple[list[Record], Span]:
-    """Returns the records of a damaged page before the first VLSN that may be lost, and the span of VLSNs from there
-    on. The span is empty if all records are there."""
+    """Returns the records of a damaged page before the first VLSN that may be lost. Also returns the span of VLSNs
+    from there to the page's end, empty if all records are readable."""
     at, kept = row.covers_from, list[Record]()
     pieces = sorted(contents.pieces, key=lambda piece: piece.head.offset) if contents is not None else []
     in_order = all(one.head.covers_to < other.head.covers_from for one, other in pairwise(pieces))
     for piece in pieces if in_order else sorted(pieces, key=lambda piece: piece.head.covers_from):
         if not in_order and piece.head.covers_from > at:
-            break  # records were written in parallel, so an earlier record may be after the damage in the file
+            # the writer places records in parallel, so a record with lower VLSNs may follow the damage in the file
+            break
         kept.append(record_again(piece.head, piece.messages))
         at = piece.head.covers_to + 1
     return kept, (at, row.covers_to)

@@ -1,4 +1,4 @@
-"""The calls that wait for messages of one destination. A message wakes the call that has waited longest."""
+"""Queues the calls that wait for messages of one destination. A message wakes the call that has waited longest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Waiters:
         return len(self._waiting)
 
     async def wait(self, deadline: float) -> None:
-        """Waits to be woken, until ``deadline`` (the loop's time). Raises ``QueueFull``."""
+        """Waits to be woken, until ``deadline`` (the event loop's time). Raises ``QueueFull``."""
         if len(self._waiting) >= WAITERS_MAX:
             raise QueueFull(f"{WAITERS_MAX} calls already wait for messages of {self._destination}")
         loop = asyncio.get_running_loop()
@@ -29,7 +29,7 @@ class Waiters:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.wake()  # a cancelled call passes its wake-up on
+                self.wake()  # a cancelled call wakes the next waiting call in its place
             raise
         finally:
             timer.cancel()

@@ -1,6 +1,6 @@
-"""The keys with messages that were skipped: an earlier message of each key is out, so later ones wait.
+"""The keys whose messages wait: an earlier message of the key is out (delivered, not acknowledged).
 
-out 41 (key k)     looked at 42 43 44 (k) 45     ─►  k waits from 44 on; once 41 is acknowledged, 44 is looked at again
+41 (key k) is out    searched 42 43 44 (k) 45     ─►  k waits from 44 on; once 41 is acknowledged, 44 is found again
 """
 
 from __future__ import annotations
@@ -15,31 +15,33 @@ class WaitingKeys:
     def __init__(self) -> None:
         self._keys: Hashes = np.empty(0, np.uint64)
         self._from = np.empty(0, np.int64)
-        """The VLSN from which on the messages of each key are looked at again."""
+        """For each key, the VLSN of the first message that waits. The search continues there once the key is
+        released."""
 
     def __len__(self) -> int:
         return len(self._keys)
 
     @property
     def first(self) -> int:
-        """The lowest VLSN from which on one of the keys waits."""
+        """The lowest VLSN of a message that waits for its key."""
         return int(self._from.min())
 
     def add(self, keys: Hashes, vlsns: I64) -> None:
-        """Lets each of ``keys`` wait from its VLSN on. ``keys`` has one element for each message. A key that waits
-        already keeps its VLSN."""
+        """Notes for each of ``keys`` that its messages wait from the given VLSN on. ``keys`` has one element for
+        each message. A key that waits already keeps its VLSN."""
         keys, rows = np.unique(keys, return_index=True)
         new = ~np.isin(keys, self._keys)
         self._keys = np.concatenate((self._keys, keys[new]))
         self._from = np.concatenate((self._from, vlsns[rows[new]]))
 
     def first_but(self, keys: Hashes) -> int | None:
-        """Returns the lowest VLSN of all waiting keys except ``keys``, or None if no other key waits."""
+        """Returns the lowest VLSN of all waiting keys, ``keys`` excepted. Returns None if no other key waits."""
         others = self._from[~np.isin(self._keys, keys)]
         return int(others.min()) if len(others) else None
 
     def release(self, keys: Hashes) -> int | None:
-        """Ends the wait of these keys. Returns the lowest VLSN to look at again, or None if none of them waited."""
+        """Ends the wait of these keys. Returns the lowest VLSN to search again, or None if none of these keys
+        waited."""
         rows = np.isin(self._keys, keys)
         if not rows.any():
             return None
@@ -48,8 +50,8 @@ class WaitingKeys:
         return lowest
 
     def keep_below(self, vlsn: int) -> None:
-        """Forgets the keys that wait from ``vlsn`` on or from a later VLSN: their messages are looked at again
-        anyway."""
+        """Forgets the keys that wait from ``vlsn`` or from a later VLSN, because the messages from ``vlsn`` on are
+        searched again."""
         if len(self._from):
             self._keep(self._from < vlsn)
 

@@ -1,12 +1,12 @@
-"""A window of a destination's messages: the messages of a few blocks, by column, from which answers are cut.
+"""A window: the messages of one destination in a few consecutive blocks of the log, in columns.
 
     blocks    | 41 42 43 | 44 45 46 47 |        first 41, end 48
     messages     41    43   44       47         the columns: VLSN, time, where key and value are in the blocks' bytes
 
 The log is searched by block, not by message. Answers are slices of the blocks' own bytes.
 
-A destination keeps its last two windows (``MessageWindows``) and reads others from the log, or from pages if the log
-was cleaned. A destination that was moved gets new windows, so that no earlier read is kept.
+For each destination the last two windows stay in memory (``MessageWindows``). Other windows are read from the log,
+or from pages (files of messages) if the log was cleaned. When a destination is moved, its windows are dropped.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ Hashes: TypeAlias = npt.NDArray[np.uint64]
 NO_KEY: Final = 0
 """The hash for a message without a key."""
 _END_BYTES: Final = 32
-"""A key's hash is made of this many bytes of its beginning and of its end. Keys with equal hashes only wait for one
+"""A hash covers this many bytes at the beginning and at the end of a key. Keys with equal hashes only wait for one
 another."""
 _PRIMES: Final = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB], np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The messages with VLSNs from ``first`` to ``end`` (exclusive). Other entries of that span are not messages
-    here."""
+    """The messages with VLSNs from ``first`` to ``end`` (exclusive). Other entries of that span belong to other
+    destinations or to none."""
 
     first: int
     end: int
@@ -52,12 +52,12 @@ class Window:
     value_ends: I64
     keys: Buffer
     key_starts: I64 | None
-    """None if no message has a key."""
+    """For each message, the offset of its key in the blocks' bytes. None if no message has a key."""
     key_ends: I64
 
     @classmethod
     def of_blocks(cls, blocks: Sequence[Buffer], wanted: MessageFilter) -> Window:
-        """Finds the messages in consecutive checked blocks."""
+        """Makes the window of consecutive blocks, whose checksums are already checked."""
         rows = EntryRows.joined([*blocks])
         chosen = np.flatnonzero(wanted.mask(rows))
         starts, ends = rows.value_cuts()
@@ -80,7 +80,7 @@ class Window:
 
     @classmethod
     def of_messages(cls, messages: MessageColumns, first: int, end: int) -> Window:
-        """Makes the window of messages that were read elsewhere."""
+        """Makes the window of messages that were read from pages."""
         values, keys = np.cumsum(messages.value_lengths), np.cumsum(messages.key_column)
         return cls(
             first,
@@ -101,8 +101,8 @@ class Window:
         return len(self.values) + 40 * len(self.vlsns)
 
     def fitting(self, rows: slice | I64, bytes_max: int) -> int:
-        """Returns how many of these rows, from the first on, fit an answer of ``bytes_max`` bytes; at least one if
-        there is one."""
+        """Returns how many of these rows, from the first on, fit into an answer of ``bytes_max`` bytes. At least one
+        row fits if there is any."""
         sizes = self.value_ends[rows] - self.value_starts[rows]
         if self.key_starts is not None:
             sizes = sizes + self.key_ends[rows] - self.key_starts[rows]
@@ -110,7 +110,7 @@ class Window:
         return max(fits, min(1, len(sizes)))
 
     def columns(self, chosen: slice | I64) -> MessageColumns:
-        """Copies the chosen messages out."""
+        """Copies the chosen messages out of the blocks."""
         vlsns = self.vlsns[chosen]
         if not len(vlsns):
             return MessageColumns()
@@ -123,7 +123,8 @@ class Window:
         return MessageColumns(vlsns, self.times[chosen], lengths, values, ends - starts if keys else None, keys)
 
     def key_hashes(self, rows: slice) -> Hashes | None:
-        """Returns the hashes of the messages' keys, ``NO_KEY`` for none, or None if no message has a key."""
+        """Returns the hash of each message's key, ``NO_KEY`` for a message without one. Returns None if no message
+        has a key."""
         if self.key_starts is None:
             return None
         starts, ends = self.key_starts[rows], self.key_ends[rows]
@@ -145,9 +146,9 @@ PAGED_MESSAGES: Final = 10_000
 
 
 class MessageWindows:
-    """The windows of one destination. ``wanted`` marks the messages of destination ``uuid``. ``since`` is the VLSN that
-    set where the destination begins. ``lost`` is called with the first and last VLSN of messages that neither the log
-    nor pages have."""
+    """The windows of one destination. ``wanted`` marks the messages of destination ``uuid``. ``since`` is the VLSN
+    of the entry that set where the destination begins. ``lost`` is called with the first and last VLSN of messages
+    that neither the log nor pages have."""
 
     def __init__(
         self,
@@ -159,7 +160,7 @@ class MessageWindows:
         lost: Callable[[int, int], None],
     ) -> None:
         self.missing: tuple[int, int] | None = None
-        """The VLSNs that were missing in the last read of pages. This node will fetch their messages from another
+        """The VLSNs that were missing in the last read of pages. This node will fetch the missing messages from another
         member."""
         self._source = source
         self._pages = pages
@@ -168,8 +169,8 @@ class MessageWindows:
         self._since = since
         self._lost = lost
         self._kept: list[Window] = []
-        """The window used last comes first. Several windows are kept, because workers with and without keys may be far
-        apart."""
+        """The windows in memory, the one used last first. There are several because workers with and without keys
+        may be far apart in the log."""
         self._used = False
 
     async def at(self, vlsn: int) -> Window | None:
@@ -183,7 +184,7 @@ class MessageWindows:
         return window if window is not None and vlsn < window.end else None
 
     def let_go(self) -> None:
-        """Drops the windows if none was used since the last call."""
+        """Drops the windows if none was used since the last call of this method."""
         if not self._used:
             self._kept = []
         self._used = False
@@ -214,7 +215,7 @@ class MessageWindows:
 
 
 def _words(buf: Buffer, starts: I64, sizes: I64, width: int) -> npt.NDArray[np.uint64]:
-    """Returns ``width`` bytes from each start on as columns of u64. Bytes past ``sizes`` are 0."""
+    """Returns ``width`` bytes from each start on, as columns of u64. Bytes past ``sizes`` are 0."""
     steps = np.arange(width)
     data = np.frombuffer(buf, np.uint8)
     found = data[np.clip(starts[:, None] + steps, 0, len(data) - 1)]

@@ -1,12 +1,13 @@
-"""A node's part in elections: connects the pure core (``election``) to the node's log, node file, network and time.
+"""A node's part in elections. This module connects the pure rules (``election``) to the node's log, node file, network
+and clock.
 
     tick, votes requested and answered, feeds accepted  ─►  the door  ─►  core  ─►  Store, Ask, Lead, StepDown carried
     out
 
-**One door for role changes.** Only one event at a time passes it, and the event's last action ends before the next
-event. Before this node compares logs for a vote, stands, or stores a higher term, feeds and sealing of lower terms have
-stopped and its write path is drained. Otherwise a block could be acknowledged in the old term after the comparison for
-the vote, and be lost with the new master.
+**The door** is a lock for role changes: only one event at a time passes it, and the event's last action ends before the
+next event begins. Three steps require a quiet log: comparing logs for a vote, standing, and storing a higher term.
+Before each of them, feeds and sealing of lower terms have stopped and the write path is drained. Without a quiet log, a
+block could be acknowledged in the old term after the comparison for the vote, and be lost with the new master.
 
 Messages on a feed of the stored term do not pass the door, so that a stalled disk does not make a master seem silent.
 Time is counted in ticks of bounded length. So after a stall of this whole process a member counts as silent only once
@@ -40,8 +41,8 @@ from vlsn.ids import NodeName, Term, Vlsn
 from vlsn.together import failure_of
 
 UNCONFIRMED = "unconfirmed"
-"""The reason for refusing a vote to a candidate that is not listed, or that does not confirm its request at its own
-address (``claims``)."""
+"""The reason for refusing a vote to a candidate that the group does not list, or that does not confirm its request at
+its own address (``claims``)."""
 TICK_S = 0.05
 TICK_MIN_S = 0.001
 TICK_MAX_S = 0.2
@@ -54,18 +55,18 @@ _T = TypeVar("_T")
 class Soundness(Protocol):
     @property
     def may_stand(self) -> bool:
-        """True unless a part of the log is known to be damaged."""
+        """True unless some of the log is known to be damaged."""
         ...
 
     @property
     def unfit(self) -> str:
-        """Why a master with this log can make nothing more durable; "" if it can."""
+        """Why a master with this log can make no more entries durable; "" if it can."""
         ...
 
 
 class Electing:
-    """A node's part in elections while one log is open. ``leads`` is the term in which this node is the master, None
-    while it follows. ``soundness`` is the condition of this node's log."""
+    """A node's part in elections while one log is open. ``leads`` is the term in which this node is the master, or None
+    while the node follows. ``soundness`` is the condition of this node's log."""
 
     def __init__(self, opened: OpenMember, confirming: Confirming, soundness: Soundness) -> None:
         self.leads: Term | None = None
@@ -81,7 +82,7 @@ class Electing:
         self._door = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._looks_at: asyncio.Task[bool] | None = None
-        """The request to a master, whose feed is being accepted, whether it is still the master."""
+        """The pending question to a master whose feed is being accepted: is it still the master?"""
         self._listed: tuple[tuple[Vlsn, GroupEntry] | None, bool, list[Elector]] = (None, False, [])
         """The newest group of the log, whether it is known to be durable, and its electors."""
         self.core = self._new_core()
@@ -111,15 +112,15 @@ class Electing:
                 if not self._door.locked() and not self._rests():
                     async with (
                         self._door
-                    ):  # acquired at once; if this task ends, all tasks that wait for the door end as well
+                    ):  # the lock is acquired at once; if this task ends, all tasks that wait for the door end as well
                         await self._tick()
         finally:
             for task in self._tasks:
                 task.cancel()
 
     def _pause_s(self) -> float:
-        """Returns the pause until the next tick. Near this node's time to stand, the pause is a few milliseconds,
-        because they decide which node stands first."""
+        """Returns the pause until the next tick. Shortly before this node may stand, the pause is a few milliseconds,
+        because milliseconds decide which node stands first."""
         left = self.core.due_in(self._now)
         return max(left, TICK_MIN_S) if 0.0 < left < TICK_S else TICK_S
 
@@ -146,9 +147,9 @@ class Electing:
         await self._carry_out(core.tick(self._now, standing))
 
     def _takes_feed_of_the_living(self, standing: Standing) -> bool:
-        """Asks a master whether it is still the master while its feed is being accepted, which may take long, for
-        example for a rollback. The election is put off until the answer arrives, and also if the master confirms. If
-        the master has fallen silent, this costs one second more, whatever the feed is doing."""
+        """Asks a master whose feed is being accepted whether it is still the master. Accepting a feed may take long,
+        for example for a rollback. The election is postponed until the answer arrives, and also if the master confirms.
+        If the master has fallen silent, this costs one second more."""
         role = self._opened.role
         if role is None or not role.taking_feed or role.master is None:
             self._looks_at = None
@@ -175,10 +176,10 @@ class Electing:
             return f"the disk has not synced for {self._log.cycle.writing_s:.0f} s"
         return self._soundness.unfit
 
-    # Messages and requests of other nodes.
+    # Other nodes.
 
     def heard(self, master: NodeName, term: Term) -> None:
-        """Notes a message on the feed of ``master``. ``term`` is that feed's term."""
+        """Notes a message on the feed of ``master``. ``term`` is the term of that feed."""
         core = self.core
         if term == core.term and core.role is not Role.MASTER:
             actions = core.heard(master, term, self._now, self._electors())
@@ -194,27 +195,27 @@ class Electing:
         self.core.gone(master, self._now, self._electors())
 
     async def take_feed(self, master: NodeName, term: Term) -> None:
-        """Accepts a feed of ``master``. On return ``term`` is stored and synced, and the master counts as heard. Raises
-        ``StaleTerm``."""
+        """Accepts a feed of ``master``. On return ``term`` is stored and synced, and the master counts as heard from.
+        Raises ``StaleTerm``."""
         await self._through(partial(self._take_feed, master, term))
 
     async def _take_feed(self, master: NodeName, term: Term) -> None:
         core = self.core
         if term < core.term or self.leads is not None:
-            raise StaleTerm(f"a feed of term {term}; this node has stored term {core.term}")
+            raise StaleTerm(f"the feed is of term {term}, and this node has stored term {core.term}")
         for action in core.heard(master, term, self._now, self._electors()):
             assert isinstance(action, Store), action
             await self._store(action)
 
     async def asked(self, request: VoteRequest) -> VoteReply:
-        """Answers ``POST /v1/peer/vote``. The promises in the reply are synced."""
+        """Answers ``POST /v1/peer/vote``. The promises in the reply are synced before the reply is sent."""
         claim = claim_of(request)
         believed = await self._believed(claim)
         if believed is None or believed < claim.term:
             await self._rise_to(believed or 0)
             if not request.pre:
                 self._member.event("vote", term=request.term, sender=request.sender, granted=False, why=UNCONFIRMED)
-            record = self._log.node_file.record  # the core's term may not be on the disk yet
+            record = self._log.node_file.record  # the term in ``core`` may not be on the disk yet
             reply = self.core.reply(request, UNCONFIRMED, self._standing())
             return msgspec.structs.replace(reply, term=record.term, sequence=record.sequence)
         if request.transfer and not await self._is_handed_over(request):
@@ -238,7 +239,7 @@ class Electing:
         ``master`` is not this node's master, or does not confirm the transfer."""
         self._check_heard(master, term)
         if not await self._confirming.hands_over(master, term, to=self._member.name):
-            raise StaleTerm(f"{master} does not say itself that it hands term {term} over to this node")
+            raise StaleTerm(f"{master} does not confirm that it hands term {term} over to this node")
         await self._through(partial(self._stand_for, master, term))
 
     async def _stand_for(self, master: NodeName, term: Term) -> None:
@@ -248,12 +249,12 @@ class Electing:
         await self._carry_out(self.core.transfer(self._now, self._standing()))
 
     def _check_heard(self, master: NodeName, term: Term) -> None:
-        """Raises ``StaleTerm`` unless ``master`` is this node's master in ``term``."""
+        """Raises ``StaleTerm`` unless ``master`` is this node's current master, in ``term``."""
         if term != self.core.term or self.core.master != master:
-            raise StaleTerm(f"{master} leads no term {term} that this node hears; it has stored {self.core.term}")
+            raise StaleTerm(f"{master} is not this node's master in term {term}; its stored term is {self.core.term}")
 
     async def found(self, found: Found) -> bool:
-        """Takes the founding term as master. Returns False if a higher term was stored meanwhile."""
+        """Begins the founding term as its master. Returns False if a higher term was stored meanwhile."""
         return await self._through(partial(self._found, found))
 
     async def _found(self, found: Found) -> bool:
@@ -264,11 +265,11 @@ class Electing:
             if isinstance(action, Store):
                 await self._store(action)
             else:
-                self.leads = found.term  # the role that called this stops by itself
+                self.leads = found.term  # the role that called this method stops by itself
         return True
 
     async def become_another(self) -> None:
-        """Draws another incarnation for the store; it is synced on return."""
+        """Draws another incarnation (random number) for the node's store; it is synced on return."""
         await self._through(self._become_another)
 
     async def _become_another(self) -> None:
@@ -278,7 +279,7 @@ class Electing:
         self.core = self._new_core()
 
     def saw(self, claim: Claim) -> None:
-        """Notes that a replica has stored a higher term. If its claim is believed, a master of a lower term steps
+        """Notes that a replica has stored a higher term. If the claim is believed, a master of a lower term steps
         down."""
         if claim.term > self.core.term:
             self._spawn(self._see(claim))
@@ -297,8 +298,8 @@ class Electing:
         return await self._confirming.believed(claim, self._electors(), stored=self.core.term)
 
     async def _is_handed_over(self, request: VoteRequest) -> bool:
-        """Returns whether the master of the preceding term has asked the candidate to stand. That master is this node,
-        or this node's master."""
+        """Returns whether the master of the preceding term has asked the candidate to stand. The preceding master is
+        this node, or the node that this one follows."""
         core = self.core
         term, master = core.term, core.master
         if master is None or request.term != term + 1:
@@ -308,7 +309,7 @@ class Electing:
         return await self._confirming.hands_over(master, term, to=request.sender)
 
     async def resign(self, term: Term, why: str) -> None:
-        """Ends the leadership of ``term``, for the reason ``why``."""
+        """Ends this node's leadership of ``term``. ``why`` is the reason."""
         await self._through(partial(self._resign, term, why))
 
     async def _resign(self, term: Term, why: str) -> None:
@@ -317,13 +318,14 @@ class Electing:
 
     @property
     def reason(self) -> str:
-        """The reason why this node does not stand, if the reason is its vote floor or a lost group."""
+        """The reason why this node does not stand; only a vote floor (former end of the log) or a lost group is
+        reported."""
         if is_lost(self._log):
             return REASON
         why = self.core.waits_for(self._standing())
         return f"below-floor: {why}" if why else ""
 
-    # The core's actions.
+    # Actions.
 
     async def _carry_out(self, actions: list[Action]) -> None:
         member = self._member
@@ -348,14 +350,15 @@ class Electing:
                     await self._opened.stage.end()
 
     async def _store(self, action: Store) -> None:
-        """Stores a term and a vote, synced on return. If the node file cannot be written, the process ends, because the
-        contents of the file are unknown then."""
+        """Stores a term and a vote; they are synced on return. If the node file cannot be written, the process ends,
+        because the file's contents are then unknown."""
         await self._written(partial(self._write, action))
 
     def _write(self, action: Store) -> None:
         file = self._log.node_file
         record = file.record
-        voted = record.voted_for if record.vote_term == record.term else ""  # a vote of an earlier term does not count
+        # a vote of an earlier term does not count in this term
+        voted = record.voted_for if record.vote_term == record.term else ""
         if action.term > record.term or (action.term == record.term and action.voted_for not in ("", voted)):
             vote_term = action.term if action.voted_for else 0
             file.replace(replace(record, term=action.term, voted_for=action.voted_for, vote_term=vote_term))
@@ -368,7 +371,7 @@ class Electing:
             raise
 
     async def _ask(self, request: VoteRequest, asked: int) -> None:
-        """Sends a request for a vote, and handles the reply. ``asked`` is the number of its round."""
+        """Sends a request for a vote, and handles the reply. ``asked`` is the number of the election round."""
         request = msgspec.structs.replace(request, sequence=self._log.node_file.record.sequence)
         try:
             reply = await peers.ask_vote(self._member, request)
@@ -383,7 +386,7 @@ class Electing:
             await self._opened.drained()
             await self._carry_out(core.answered(reply, self._now, self._standing()))
 
-    # The node as the core sees it.
+    # The node's state.
 
     def _standing(self) -> Standing:
         log, member = self._log, self._member
@@ -402,9 +405,9 @@ class Electing:
         )
 
     def _is_removed(self) -> bool:
-        """Returns whether a majority of the members, whose votes this node would request, no longer lists this node.
-        Its own log may not have that change, because the node was away. Such a majority can elect a master without this
-        node. A single member that does not list it may itself be behind and need this node's log."""
+        """Returns whether a majority of the other electable members no longer lists this node. This node's own log may
+        not contain its removal, because the node was away. A majority that no longer lists this node can elect a master
+        without it. A single member that does not list it may itself be behind and need this node's log."""
         role = self._opened.role
         if role is None or not role.unlisted_by:
             return False
@@ -425,7 +428,7 @@ class Electing:
     # The door.
 
     async def _through(self, event: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-        """Carries out ``event`` alone and completely, even if the caller is cancelled."""
+        """Executes ``event`` alone and completely, even if the caller is cancelled."""
         return await asyncio.shield(self._spawn(self._alone(event)))
 
     async def _alone(self, event: Callable[[], Coroutine[Any, Any, _T]]) -> _T:

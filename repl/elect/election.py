@@ -1,4 +1,5 @@
-"""Elections, as in Raft §5.2, §5.4 and the pre-vote of its dissertation §9.6, as data in and data out.
+"""The rules of elections, as in Raft §5.2 and §5.4, with the pre-vote of its dissertation §9.6. Events go in, actions
+come out.
 
     tick, heard, asked, answered  ─►  Election  ─►  Store (synced before the next action), Ask, Lead, StepDown
 
@@ -7,21 +8,24 @@
         ▲                                   │ refused, silence      │ a higher term        │ a majority silent
         └───────────────────────────────────┴───────────────────────┴──────────────────────┘
 
-1. An incarnation has one vote in a term. The vote is stored and synced before it is sent.
-2. A vote goes to a log whose end (last term, last VLSN) is at or past the voter's. A voter below its vote floor uses
-   the floor as its end, and does not stand. Once *all* electable members have reported their ends, and only floors
-   prevent an election, the member with the highest end stands and may receive the votes.
-3. A node that has heard a master within its election timeout refuses its vote. So a node that comes back does not
+1. An incarnation (a store of a node) has one vote in a term. The vote is stored and synced before it is sent.
+2. A vote goes to a log whose end (last term, last VLSN) is at or past the voter's end. A vote floor is the end of a log
+   that became shorter. A voter whose log ends below its vote floor uses the floor as its end, and does not stand.
+   Sometimes only vote floors prevent an election. In that case, once *all* electable members have reported their logs'
+   ends, the member with the highest end stands and may receive the votes.
+3. A node that has heard from a master within its election timeout refuses its vote. So a node that comes back does not
    depose the master. A planned transfer is an exception. A pre-vote (``pre``) changes no state, so a node that is cut
    off does not drive up terms.
 4. The candidate counts votes by its own log: a vote counts if the log lists the voter's incarnation as electable. The
    term of any other voter is ignored. ``claims`` decides which requests reach this module.
-5. Priority only delays standing, and orders it if the master's process has ended (``electors``). A node with priority 0
-   stands after five rounds that no node won. A round that is lost only by chance is soon followed by another, a few
-   times in one silence: two nodes stood at once, or a voter heard the master a moment later.
-6. A master that has not heard a majority, itself included, for a timeout steps down.
+5. Priority only delays standing. If the master's process has ended, priority decides which node stands first
+   (``electors``). A node with priority 0 stands after five rounds that no node won. A round may be lost only by chance:
+   two nodes stood at once, or a voter heard from the master a moment later. A round that was lost by chance is soon
+   followed by another, a few times while the master is silent.
+6. A master steps down if it has not heard from a majority, itself included, for a timeout.
 
-Pure: the time, the log's end and the group are arguments of each call, and ``uniform`` is the only source of chance.
+This module is pure: the time, the log's end and the group are arguments of each call, and ``uniform`` is the only
+source of chance.
 """
 
 from __future__ import annotations
@@ -38,16 +42,17 @@ from vlsn.state.node_file import NodeRecord
 
 ROUNDS_BEFORE_PRIORITY_0 = 5
 FIRST_FRACTION = 0.2
-"""The least share of an election timeout that a node waits after its start. Nodes that hear a master refuse it."""
+"""The least share of an election timeout that a node waits after its start. A shorter wait would be useless: nodes that
+hear from a master refuse their votes."""
 
 SOON = (0.02, 0.3)
-"""The shares of an election timeout after which a round follows one that was lost by chance."""
+"""The shares of an election timeout after which a new round follows a round that was lost by chance."""
 SOON_MAX = 3
-"""The most such rounds in one silence. Later refusals have another reason than chance."""
+"""The most rounds of this kind while one master is silent. Later refusals have another reason than chance."""
 
 BELOW_FLOOR = "below-floor"
 CHANCE = frozenset(("hears-master", "voted"))
-"""Refusals that do not depend on the candidate."""
+"""The refusals that do not depend on the candidate, so that the next round may succeed."""
 
 
 class Role(Enum):
@@ -59,33 +64,34 @@ class Role(Enum):
 
 @dataclass(slots=True)
 class Standing:
-    """The state of this node and of its log at one call."""
+    """The state of this node and of its log at the time of one call."""
 
     end: End
-    """The end of the drained log: everything that was sealed or accepted before is synced."""
+    """The end of the log. The log is drained: everything that was sealed or accepted is synced."""
     electors: Sequence[Elector]
     may_stand: bool = True
-    """False while the node is damaged, is restoring, or its condition is not known."""
+    """False while the node is damaged, is being restored, or does not know its condition."""
     may_vote: bool = True
     reluctant: bool = False
-    """True if the node has no space for appends; it then stands like a node with priority 0."""
+    """True if the node has no space for appends. A node without space stands as late as a node with priority 0."""
     leaving: bool = False
-    """True while the list without this node may still be rolled back. Until that list is durable, this node may be the
-    only one that a majority of the others can elect (Raft, dissertation, §4.2.2). This node does not count itself."""
+    """True while a new list of members, without this node, may still be rolled back. Until the list is durable, a
+    majority of the others may be able to elect only this node (Raft, dissertation, §4.2.2). A leaving node does not
+    count itself in a majority."""
 
 
 @dataclass(slots=True)
 class _Round:
-    """One attempt, from its first request to its end."""
+    """One attempt to be elected, from its first request to its end."""
 
     granted: set[NodeName] = field(default_factory=set)
     ends: dict[NodeName, End] = field(default_factory=dict)
     by_chance: bool = True
-    """True while all refusals so far were by chance."""
+    """True while every refusal so far was by chance."""
     is_over: bool = False
-    """True once the round can no longer be won, and the next one is due."""
+    """True once the round can no longer be won, and the next round is due."""
     refused_otherwise: bool = False
-    """True if a refusal had another reason than a floor."""
+    """True if some vote was refused for another reason than a vote floor."""
     transfer: bool = False
 
     def is_highest_of_all(self, electable: set[NodeName], own: tuple[NodeName, End]) -> bool:
@@ -95,8 +101,8 @@ class _Round:
 
 
 class Election:
-    """One node's part in elections. The owner carries out the actions in their order, and makes no further call before
-    that."""
+    """One node's part in elections. After each call, the owner executes the returned actions in their order before the
+    next call."""
 
     def __init__(
         self,
@@ -112,21 +118,22 @@ class Election:
         self.term = Term(record.term)
         self.role = Role.FOLLOWER
         self.master: NodeName | None = None
-        """The master that this node hears, or this node itself."""
+        """The master that this node hears from, or this node itself."""
         self.failed_rounds = 0
         self.rounds = 0
-        """The number of rounds so far. An answer to an earlier round is late."""
+        """The number of election rounds so far. An answer to an earlier round is ignored."""
         self._voted_for = record.voted_for if record.vote_term == record.term else ""
         self.floor: End = (record.floor_term, record.floor_vlsn)
-        """The owner keeps it equal to the node file's floor."""
+        """The vote floor. The owner keeps it equal to the floor in the node file."""
         self._timeout_s = timeout_s
         self._uniform = uniform
         self._heard_at = now - timeout_s[1]
-        """The time at which a master was last heard; long ago at the start."""
+        """The time at which this node last heard from a master; long ago at the start."""
         self._heard_from: dict[NodeName, float] = {}
         self._round = _Round()
         self._soon = 0
-        """The number of rounds in this silence that soon followed one lost by chance."""
+        """The number of early rounds while the master was silent. An early round follows one that was lost by
+        chance."""
         self._silent: NodeName | None = None
         """The master that fell silent."""
         self._listed = Listed((), self.name)
@@ -135,7 +142,7 @@ class Election:
     # Events.
 
     def founded(self, term: Term, now: float, standing: Standing) -> list[Action]:
-        """Takes the founding term, which needs no vote, because all members have answered that they are empty. ``term``
+        """Begins the founding term. No vote is needed, because all members have answered that they are empty. ``term``
         is above every stored term."""
         assert term > self.term, (term, self.term)
         self.term = term
@@ -143,29 +150,29 @@ class Election:
         return [Store(term, ""), self._lead(now, {elector.name for elector in standing.electors})]
 
     def rests(self, now: float, electors: Sequence[Elector]) -> bool:
-        """Returns whether a ``tick`` would do nothing, whatever the rest of a ``Standing`` says."""
+        """Returns whether a ``tick`` at this time would do nothing, whatever the state of the log."""
         if self.role is Role.MASTER:
             electable = self._of(electors).electable
             return not electable or self._heard(now, electable) >= majority(len(electable))
         return self._waits(now, electors)
 
     def due_in(self, now: float) -> float:
-        """Returns the seconds until this node's time to stand, if it is a follower."""
+        """Returns the seconds until this node may stand. The node must be a follower."""
         return self._deadline - now
 
     def is_due(self, now: float, standing: Standing) -> bool:
-        """Returns whether the next ``tick`` requests votes. Before that tick feeds must have stopped, and the log must
+        """Returns whether the next ``tick`` requests votes. Before that tick, feeds must have stopped and the log must
         be drained."""
         if self.role is Role.MASTER or self._waits(now, standing.electors):
             return False
         return self._may_stand(standing, rounds=self.failed_rounds + 1)
 
     def postpone(self, now: float, standing: Standing) -> None:
-        """Puts the election off while a feed is being accepted."""
+        """Postpones the election while a feed is being accepted."""
         self._wait(now, standing.electors)
 
     def gone(self, master: NodeName, now: float, electors: Sequence[Elector]) -> None:
-        """Notes that no process listens at the address of ``master``, so the timeout need not pass."""
+        """Notes that no process listens at the address of ``master``. So the election need not wait for the timeout."""
         if self.role is Role.FOLLOWER and self.master == master:
             self._silent, self.master = master, None
             self._heard_at = now - self._timeout_s[1]
@@ -178,7 +185,7 @@ class Election:
         return self._rise(term, f"a member has stored term {term}") if term > self.term else []
 
     def resign(self, why: str, now: float, standing: Standing) -> list[Action]:
-        """Ends the leadership of a master that can no longer lead."""
+        """Ends the leadership of this node, because it can no longer lead."""
         if self.role is not Role.MASTER:
             return []
         self.role = Role.FOLLOWER
@@ -187,7 +194,7 @@ class Election:
         return [StepDown(why)]
 
     def tick(self, now: float, standing: Standing) -> list[Action]:
-        """Acts on the time. Called many times in a timeout."""
+        """Acts on the passing of time; called many times within an election timeout."""
         if self.role is Role.MASTER:
             return self._check_majority(now, standing)
         if self._waits(now, standing.electors):
@@ -201,8 +208,8 @@ class Election:
         return self._ask(now, standing, pre=True)
 
     def heard(self, master: NodeName, term: Term, now: float, electors: Sequence[Elector]) -> list[Action]:
-        """Notes that a feed of ``master`` in ``term`` was accepted or is active. A feed of a term below the stored one
-        is refused, so ``term`` is never lower."""
+        """Notes that a feed of ``master`` in ``term`` was accepted or is active. ``term`` is never below the stored
+        term, because feeds of lower terms are refused."""
         assert term >= self.term, (term, self.term)
         actions: list[Action] = []
         if term > self.term:
@@ -221,18 +228,18 @@ class Election:
         return max(0.0, now - self._heard_at)
 
     def heard_from(self, member: NodeName, now: float) -> None:
-        """Notes that ``member`` has answered this master in its term."""
+        """Notes that ``member`` has answered this node, its master, in the current term."""
         self._heard_from[member] = now
 
     def considers(self, request: VoteRequest, now: float, standing: Standing) -> bool:
-        """Returns whether ``asked`` will compare logs or raise the term. Before that, feeds and sealing of lower terms
-        must have stopped, and the log must be drained."""
+        """Returns whether ``asked`` will compare logs or raise the term for this request. Before that, feeds and
+        sealing of lower terms must have stopped, and the log must be drained."""
         if request.pre or not standing.may_vote or request.term < self.term:
             return False
         return request.transfer or not self._hears(now)
 
     def asked(self, request: VoteRequest, now: float, standing: Standing) -> tuple[list[Action], VoteReply]:
-        """Answers a request for a vote. The reply is sent after the actions are carried out."""
+        """Answers a request for a vote. The owner executes the actions before it sends the reply."""
         actions: list[Action] = []
         refusal = self._refusal(request, now, standing)
         if refusal == "" and not request.pre:
@@ -248,7 +255,7 @@ class Election:
         return actions, self.reply(request, refusal, standing)
 
     def reply(self, request: VoteRequest, refusal: str, standing: Standing) -> VoteReply:
-        """Makes the reply to a request for a vote. ``refusal`` is the reason of a refusal, "" grants the vote."""
+        """Makes the reply to a request for a vote. ``refusal`` is the reason for a refusal; "" grants the vote."""
         return VoteReply(
             sender=self.name,
             incarnation=f"{self.incarnation:016x}",
@@ -262,15 +269,15 @@ class Election:
         )
 
     def answered(self, reply: VoteReply, now: float, standing: Standing) -> list[Action]:
-        """Handles a reply to a request of ``Ask``. Late replies and replies of another round are ignored."""
+        """Handles a reply to a vote request (``Ask``). Late replies and replies to another round are ignored."""
         listed = {elector.name: elector for elector in standing.electors if elector.electable}
         elector = listed.get(NodeName(reply.sender))
         if elector is None or f"{elector.incarnation:016x}" != reply.incarnation:
-            return []  # rule 4: the voter does not count, nor does its term
+            return []  # rule 4: neither this voter's vote nor its term counts
         if reply.term > self.term and not (reply.pre and reply.granted):
             return self._rise(Term(reply.term), f"{reply.sender} has stored term {reply.term}")
         if reply.granted and not reply.pre and reply.term != self.term:
-            return []  # a late vote of an earlier term: the voter may vote otherwise in this term
+            return []  # this is a late vote of an earlier term: in this term the voter may vote for another node
         wanted = {Role.ASKING: True, Role.STANDING: False}.get(self.role)
         if wanted is None or reply.pre is not wanted:
             return []
@@ -285,7 +292,8 @@ class Election:
         return self._count(now, standing)
 
     def transfer(self, now: float, standing: Standing) -> list[Action]:
-        """Stands at once, because the master asks this node to take over, and this node has the master's whole log."""
+        """Stands at once, because the master asks this node to take over. The master asks only a node that has its
+        whole log."""
         if self.role is not Role.FOLLOWER or not self._may_stand(standing, rounds=0, asked=True):
             return []
         self._round = _Round(transfer=True)
@@ -333,8 +341,8 @@ class Election:
         return [self._lead(now, self._round.granted)]
 
     def _again_soon(self, now: float, standing: Standing) -> None:
-        """Moves the next round forward if this round is lost by chance alone. The silent master is not expected to
-        answer."""
+        """Moves the next round forward if this round is lost by chance alone. No answer is expected from the silent
+        master."""
         lost, electable = self._round, voters(standing.electors)
         open_ = electable - set(lost.ends) - {self.name, self._silent}
         if lost.is_over or len(lost.granted & electable) + len(open_) >= majority(len(electable)):
@@ -363,7 +371,7 @@ class Election:
         return asked or (own.priority > 0 and not standing.reluctant) or rounds >= ROUNDS_BEFORE_PRIORITY_0
 
     def waits_for(self, standing: Standing) -> str:
-        """Returns why the vote floor keeps this node from standing; "" if it does not."""
+        """Returns why the vote floor keeps this node from standing; "" if the node may stand."""
         if standing.end >= self.floor:
             return ""
         further = [name for name, end in self._round.ends.items() if end > standing.end]
@@ -375,7 +383,7 @@ class Election:
     # Voting.
 
     def _refusal(self, request: VoteRequest, now: float, standing: Standing) -> str:
-        """Returns why the vote is refused; "" if it is granted."""
+        """Returns why a vote is refused; "" if it is granted."""
         if not standing.may_vote:
             return "may-not-vote"
         if request.term < self.term or (request.pre and request.term == self.term and self._voted_for):
@@ -396,16 +404,16 @@ class Election:
     # Time and terms.
 
     def _waits(self, now: float, electors: Sequence[Elector]) -> bool:
-        """Returns whether it is too early to stand. A node that is alone in its group need not wait."""
+        """Returns whether it is too early to stand. If this node is the only elector, it need not wait."""
         return now < self._deadline and self._of(electors).electable != {self.name}
 
     def _heard(self, now: float, electable: set[NodeName]) -> int:
-        """Returns how many of ``electable`` this master has heard within a timeout, itself included."""
+        """Returns how many of ``electable`` this master has heard from within a timeout, itself included."""
         since = now - self._timeout_s[0]
         return sum(name == self.name or self._heard_from.get(name, 0.0) > since for name in electable)
 
     def _of(self, electors: Sequence[Elector]) -> Listed:
-        """Caches ``Listed``, because the same list is used many times a second."""
+        """Caches the ``Listed`` of a list of electors, because the same list is used many times a second."""
         if electors is not self._listed.electors:
             self._listed = Listed(electors, self.name)
         return self._listed
@@ -413,7 +421,7 @@ class Election:
     def _check_majority(self, now: float, standing: Standing) -> list[Action]:
         electable = voters(standing.electors)
         if not electable:
-            return []  # the log has no group yet while a group is founded
+            return []  # a group that is being founded is not in the log yet
         heard = self._heard(now, electable)
         if heard >= majority(len(electable)):
             return []
@@ -423,7 +431,7 @@ class Election:
         return [StepDown(f"no majority: {heard} of {len(electable)} members heard")]
 
     def _rise(self, term: Term, why: str, *, store: bool = True) -> list[Action]:
-        """Moves to a higher term, in which this node has not voted."""
+        """Moves to a higher term, in which this node has not voted yet."""
         led = self.role is Role.MASTER
         self.term = term
         self._voted_for = ""
@@ -433,5 +441,5 @@ class Election:
         return [*actions, Store(term, "")] if store else actions
 
     def _wait(self, now: float, electors: Sequence[Elector]) -> None:
-        """Draws a new timeout and waits for it; longer with a lower priority."""
+        """Draws a new random timeout and waits for it. The wait is longer for a node with a lower priority."""
         self._deadline = now + self._uniform(*self._timeout_s) + self._of(electors).delay_s

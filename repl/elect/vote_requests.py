@@ -1,8 +1,8 @@
-"""The answers to candidates, and to a master that asks this node to stand: requests are checked, passed on and
+"""Answers candidates, and a master that asks this node to stand. Requests are checked, passed to the rules, and
 answered.
 
-``election`` decides whether a vote is granted, and ``electing`` stores the vote before the answer. The argument
-``electing`` returns the elections of the open log, or raises.
+``election`` decides whether a vote is granted, and ``electing`` stores the vote before the answer is sent. The argument
+``electing`` is a function that returns the elections of the open log, or raises.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ async def answer_vote(
 
 
 async def answer_stand(member: Member, electing: Callable[[], Electing], body: object) -> dict[str, Any]:
-    """Answers ``POST /v1/peer/stand``. Raises ``StaleTerm`` if the message's term is not the stored one."""
+    """Answers ``POST /v1/peer/stand``. Raises ``StaleTerm`` if the term in the request is not the stored term."""
     stand = read_object(body, Stand, "stand")
     if member.stopping:
         raise NotMaster("this node is stopping: it does not stand")

@@ -1,4 +1,4 @@
-"""Exports: a log's entries as files of a lake, in batches that a manifest commits.
+"""Exports: writes a log's entries as files of a data lake, in batches that a manifest commits.
 
     from repl.export import Request, run_export
     run_export(Request(source="URL,URL", to="s3://bucket/lake", format="parquet", partition_by="date"))

@@ -1,14 +1,16 @@
-"""The commit of batches: how one exporter owns a target, and what a start does with an interrupted batch.
+"""The commit of batches: how one exporter owns a target (the place that it writes to), and what happens to an
+interrupted batch.
 
     1  tasks write staged files                     stopped here: the next start removes them
     2  staged files and their names are synced
     3  manifest N is created, unless it exists       ── the commit point
     4  each staged file gets its name, synced       stopped here: the next start continues with 4
 
-1. All files of manifest N - 1 have their names before N is created: only files of the last manifest may miss theirs.
-2. A start claims the next number.  An exporter that still runs elsewhere has then lost that number and every later one:
-   it is ``Fenced`` at step 3, and its staged files can be removed.
-3. Names hold the VLSNs of their rows, and a VLSN is in one batch: no file is ever replaced.
+1. Before manifest N is created, all files of manifest N - 1 have their final names. So only files of the last manifest
+   may still be without their final names.
+2. Each start of an exporter claims the next number. An exporter that still runs elsewhere has then lost that number and
+   every later one. The other exporter raises ``Fenced`` at step 3, and its staged files can be removed.
+3. File names contain the VLSNs of their rows, and each VLSN is in one batch. So no file of a target is ever replaced.
 """
 
 from __future__ import annotations
@@ -38,26 +40,26 @@ from repl.export.objects import Target
 from repl.export.target import LOCK, PART, STAGED
 
 CLAIMS_MAX: Final = 20
-"""The most attempts of a start to claim a number while others commit."""
+"""The most attempts of a start to claim a number while other exporters commit."""
 FILES_MAX: Final = 100_000
-"""The most files of a batch, since every start reads a whole manifest."""
+"""The most files of a batch. The limit exists because every start reads a whole manifest."""
 _OURS: Final = (FOLDER, LOCK, STAGED)
 
 
 class Committer:
     """Commits batches to ``target`` under the name ``exporter``, which is unique to this start. ``wall_us`` returns the
-    time in µs. Not thread-safe."""
+    time in µs since the epoch. A ``Committer`` is not thread-safe."""
 
     def __init__(self, target: Target, exporter: str, wall_us: Callable[[], int]) -> None:
         self._target = target
         self._exporter = exporter
         self._wall_us = wall_us
         self.last: Manifest | None = None
-        """The last known manifest; None in a target without one."""
+        """The last manifest that this exporter has read or written, or None in a target without a manifest."""
 
     def begun(self) -> bool:
-        """Says whether the target has a manifest; changes nothing. Raises ``BadTarget`` if the target has other files
-        and no manifest."""
+        """Returns whether the target has a manifest; changes nothing. Raises ``BadTarget`` if the target has other
+        files and no manifest."""
         if any(map(number_of, self._target.names(FOLDER))):
             return True
         other = [name for name in self._target.names() if name not in _OURS and not name.endswith(PART)]
@@ -68,9 +70,9 @@ class Committer:
         return False
 
     def open(self) -> Manifest | None:
-        """Locks the target, and publishes committed files without their final names. Returns the last manifest. Raises
-        ``Fenced`` if another exporter holds the target, ``BadTarget`` if the target has other contents."""
-        self.begun()  # before the lock, which is a file
+        """Locks the target, and gives committed files their final names. Returns the last manifest. Raises ``Fenced``
+        if another exporter holds the target, and ``BadTarget`` if the target has other contents."""
+        self.begun()  # the target is checked before the lock is taken, because the lock itself is a file
         self._target.lock()
         try:
             self._catch_up()
@@ -85,8 +87,8 @@ class Committer:
         self._target.close()
 
     def claim(self, settings: Settings, begin: int) -> Manifest:
-        """Takes the next number and removes the staged files of others. In a new target ``begin`` is the first wanted
-        VLSN. Raises ``Fenced`` if others still commit."""
+        """Claims the next number and removes the staged files of other exporters. In a new target, ``begin`` is the
+        first VLSN to export. Raises ``Fenced`` if other exporters still commit."""
         for _ in range(CLAIMS_MAX):
             own: dict[str, Any] = {"kind": Kind.CLAIM, "exporter": self._exporter, "time_us": self._wall_us()}
             if (last := self.last) is None:
@@ -103,8 +105,9 @@ class Committer:
     def commit(
         self, first: int, last: int, mark: Mark, files: Sequence[DataFile], *, gap: Gap | None = None
     ) -> Manifest:
-        """Commits VLSN ``first`` to ``last`` (inclusive) with its rows' ``files``, and gives them their names. Durable
-        and visible on return; after an error the next start finds out. Raises ``Fenced``."""
+        """Commits VLSN ``first`` to ``last`` (inclusive) with its ``files``, and gives the files their final names. The
+        batch is durable and visible on return. After an error the next start finds out whether it was committed. Raises
+        ``Fenced``."""
         before = self.last
         assert before is not None, "claimed first"
         due = (gap.last if gap is not None else before.last) + 1
@@ -141,7 +144,8 @@ class Committer:
         return manifest
 
     def check_not_fenced(self) -> None:
-        """Raises ``Fenced`` if another exporter has committed or claimed since, because it removed this one's files."""
+        """Raises ``Fenced`` if another exporter has committed or claimed a number, because it has removed this
+        exporter's staged files."""
         following = (self.last.number if self.last is not None else 0) + 1
         if any(number_of(name) >= following for name in self._target.names(FOLDER)):
             self._raise_fenced(following)
@@ -149,7 +153,7 @@ class Committer:
     def _create(self, manifest: Manifest) -> bool:
         name, data = name_of(manifest.number), encode(manifest)
         if not self._target.create(name, data) and self._target.read(name) != data:
-            return False  # if it were our manifest, the store would have created it and lost its answer
+            return False  # the manifest cannot be ours: the store would have created it and lost its answer
         self.last = manifest
         return True
 
@@ -182,8 +186,8 @@ class Committer:
 
 
 def difference(held: Settings, asked: Settings) -> str:
-    """Lists the settings in which the request differs from the target; empty if all are equal. A request without a
-    beginning accepts the target's."""
+    """Lists the settings in which a request differs from the target; "" if all are equal. If the request has no
+    beginning, the target's beginning is accepted."""
     options = {"format": "--format", "partition_by": "--partition-by", "key_prefix": "--key-prefix", "begin": "--from"}
     have, want = msgspec.to_builtins(held), msgspec.to_builtins(asked)
     found = [

@@ -3,9 +3,9 @@
     driver   check ─► claim ─► plan a batch ─► run tasks ─► commit ─► next batch
     tasks                       read some VLSNs of it, write staged files
 
-A batch ends at the end of a block, so a transaction is in one batch.  ``continuous`` continues with entries as they
-become durable: one loop, and one record of the position (the last manifest).  A streaming query would keep a second
-record in its checkpoint.
+A batch ends at the end of a block, so a transaction is in one batch. ``continuous`` continues with entries as they
+become durable. A continuous export is one loop with one record of the position, the last manifest. A streaming query
+would keep a second record in its checkpoint.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ BATCH_ENTRIES_MAX: Final = 100_000_000
 FILE_BYTES: Final = 128 * MIB
 FILE_BYTES_MIN: Final = MIB
 INTERVAL_S: Final = 10.0
-"""Seconds between checks of a log without new entries; by default also the seconds of entries in a batch."""
+"""A continuous export checks for new entries once in this many seconds. By default, a batch also covers this many
+seconds of entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A position of the log as typed: a VLSN, a time, or the word ``end`` (neither)."""
+    """A position in the log, as the user has typed it: a VLSN, a time, or the word ``end``."""
 
     text: str
     vlsn: int = 0
@@ -51,7 +52,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The parameters of an export; ``run_export`` checks them."""
+    """The parameters of an export, which ``run_export`` checks."""
 
     source: str
     to: str
@@ -77,12 +78,12 @@ def run_export(
     on_spark: Callable[[], None] = lambda: None,
     progress: Progress | None = None,
 ) -> Manifest | None:
-    """Exports, and returns the last manifest of the target; None if there was nothing to export. ``on_batch`` receives
-    each batch once its files have their names, ``on_trouble`` the reason for which a continuous export waits;
-    ``on_spark`` is called once Spark runs.
+    """Exports entries, and returns the last manifest of the target, or None if there was nothing to export.
+    ``on_batch`` is called with each batch once its files have their names. ``on_trouble`` is called with the reason why
+    a continuous export waits. ``on_spark`` is called once Spark runs.
 
-    After any interruption a new start continues where its last manifest ends. Raises ``BadArgument`` and ``BadTarget``
-    before anything is written, ``Fenced``, ``Trimmed``, ``Unreachable``, ``Damaged``."""
+    After any interruption a new start continues where the target's last manifest ends. Raises ``BadArgument`` and
+    ``BadTarget`` before anything is written. Also raises ``Fenced``, ``Trimmed``, ``Unreachable``, ``Damaged``."""
     _check(request)
     target = target_of(request.to, one_exporter=request.one_exporter)
     origin = origin_of(request.source)
@@ -134,7 +135,8 @@ class _Export:
         self._committer = Committer(target, self._exporter, SystemClock().wall_us)
 
     def run(self) -> Manifest | None:
-        begin = self._begin()  # before the target is created: an unreadable source must leave no target
+        # the begin is read before the target is created, so that an unreadable source leaves no target
+        begin = self._begin()
         if not self._committer.begun() and self._end() < begin and not self._request.continuous:
             return None
         held = self._committer.open()
@@ -157,7 +159,7 @@ class _Export:
         check_same_log(self._origin, held, self._target.text)
 
     def _begin(self) -> int:
-        """Returns the first VLSN for a new target."""
+        """Returns the first VLSN that a new target receives."""
         bound = self._request.begin
         if bound is None:
             return self._origin.first()
@@ -189,13 +191,13 @@ class _Export:
         return self._committer.last.last
 
     def _is_past(self, end: int) -> bool:
-        """Says whether the whole request is exported: later entries cannot be before ``--to-vlsn``."""
+        """Returns whether the whole request is exported, so that all later entries are after ``--to-vlsn``."""
         upto = self._request.upto
         return upto is not None and (end >= upto.vlsn if upto.time_us is None else end < self._origin.end())
 
     @contextmanager
     def _patient(self) -> Iterator[None]:
-        """Keeps a continuous export alive through temporary errors, such as a group without an answering node."""
+        """Keeps a continuous export running through temporary errors, for example if no node of the group answers."""
         try:
             yield
         except (Unreachable, Lagging) as error:
@@ -214,7 +216,7 @@ class _Export:
         return self._committer.commit(first, last, block.mark, files, gap=gap)
 
     def _first_of(self, held: Manifest) -> tuple[int, Gap | None]:
-        """Returns the first VLSN of the next batch, and what is missing before it. Raises ``Trimmed``."""
+        """Returns the first VLSN of the next batch, and the VLSNs that are missing before it. Raises ``Trimmed``."""
         due, there = held.last + 1, self._origin.first()
         if there <= due:
             return due, None
@@ -249,7 +251,7 @@ class _Export:
 
 @dataclass(frozen=True, slots=True)
 class TaskFailed:
-    """A task's result when it could not read or write; it carries the error as text."""
+    """A task's result if it could not read or write: the error as text."""
 
     slug: str
     text: str
@@ -268,7 +270,7 @@ class TaskFailed:
 
 
 class _Task:
-    """Reads one partition and writes its rows."""
+    """Reads one partition of a batch and writes its rows."""
 
     def __init__(self, reader: VisibleReader, plan: Plan) -> None:
         self._reader, self._plan = reader, plan

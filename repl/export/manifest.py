@@ -1,13 +1,14 @@
-"""Manifests: the contents of a target, as a chain of numbered files, each the commit of a batch or a claim.  Pure.
+"""Manifests: a target's contents as a chain of numbered files. Each manifest is the commit of a batch or a claim. Pure.
 
     _manifests/00000000000000000001.json   claim  exporter e1                    last 0
     _manifests/00000000000000000002.json   batch  exporter e1  VLSN    1 to 5000  last 5000
     _manifests/00000000000000000003.json   claim  exporter e2                    last 5000
     _manifests/00000000000000000004.json   batch  exporter e2  VLSN 5001 to 5300  last 5300
 
-1. A number is used once: the exporter that commits N has seen N - 1, and no other can commit N after it.
-2. Each manifest says where the next batch begins, so an exporter reads the last manifest only.
-3. A claim uses the number that an earlier exporter would commit next: that one can commit nothing any more.
+1. Each number of a manifest is used once. An exporter that commits N has read N - 1, and no other exporter can commit N
+   after it.
+2. Each manifest says where the next batch begins, so an exporter reads only the last manifest.
+3. A claim uses the number that an earlier exporter would commit next, so the earlier exporter can commit nothing more.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ VERSION: Final = 1
 FOLDER: Final = "_manifests"
 DIGITS: Final = 20
 MANIFEST_BYTES_MAX: Final = 64 << 20
-"""The most bytes of a manifest that are read: twice the size for the most files of one batch."""
+"""The most bytes of a manifest that are read: twice the size of a manifest with ``FILES_MAX`` files."""
 
 Natural = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 
 
 class BadTarget(VlsnLogError):
-    """A target that cannot be exported to, or continued; nothing in it was changed."""
+    """A target that cannot be exported to, or continued. Nothing in the target was changed."""
 
     slug = "bad-argument"
     retry_safe = True
 
 
 class Fenced(VlsnLogError):
-    """Another exporter holds this target; nothing of the batch was committed."""
+    """Another exporter holds this target. Nothing of the batch was committed."""
 
     slug = "duplicate-feed"
     retry_safe = True
@@ -52,19 +53,21 @@ class Kind(StrEnum):
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Options of a target's first start, which every later batch must have."""
+    """The options of a target's first start. Every later batch must have the same options."""
 
     group: str
     format: str
     partition_by: str
     key_prefix: str
-    """Text, with surrogates for invalid UTF-8, escaped as ``%XX``; empty for every key."""
+    """The prefix of the exported keys, as text; bytes that are no UTF-8 are escaped as ``%XX``. "" exports every
+    key."""
     begin: str
-    """The ``--from`` of the first start, as typed; empty for the log's first entry."""
+    """The option ``--from`` of the first start, as typed; "" for the log's first entry."""
 
 
 class DataFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One file of a batch: ``name`` is its final path within the target, ``staged`` the path at which it is written."""
+    """One file of a batch. ``name`` is its final path within the target, ``staged`` the path at which it is written
+    first."""
 
     name: str
     staged: str
@@ -76,15 +79,15 @@ class DataFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Gap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """VLSNs that retention had removed before they were exported; inclusive."""
+    """The VLSNs, inclusive, that retention removed before they were exported."""
 
     first: Positive
     last: Positive
 
 
 class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The block at the last exported VLSN, by its term, its time and its body's checksum. Another log, or this log
-    after a truncation, has another block there."""
+    """The block at the last exported VLSN, by its term, its time and its body's checksum. Another log has another block
+    there, and so has this log after a truncation."""
 
     term: Positive
     time_us: Natural
@@ -92,7 +95,7 @@ class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One commit."""
+    """One commit to a target: a batch or a claim."""
 
     version: int = VERSION
     number: Positive
@@ -100,18 +103,18 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     exporter: str
     settings: Settings
     first: Natural
-    """The first VLSN of the batch; for a claim, the next one to export."""
+    """The first VLSN of the batch; in a claim, the next VLSN to export."""
     last: Natural
-    """The last VLSN that is exported or skipped; 0 before the first."""
+    """The last VLSN that is exported or skipped; 0 before the first batch."""
     mark: Mark | None
-    """None while nothing is exported."""
+    """The block at the last exported VLSN, or None while nothing is exported."""
     rows: Natural = 0
     rows_total: Natural = 0
-    """Rows of all batches up to this one."""
+    """The number of rows in all batches up to this one."""
     gap: Gap | None = None
     files: tuple[DataFile, ...] = ()
     time_us: Natural = 0
-    """Its time by its exporter's clock, µs since the epoch."""
+    """The time of the commit by the exporter's clock, in µs since the epoch."""
 
     def validate(self) -> None:
         """Raises ``ValueError`` for a manifest that no exporter writes."""
@@ -142,19 +145,20 @@ def name_of(number: int) -> str:
 
 
 def number_of(name: str) -> int:
-    """Returns the number in a manifest's name (its last part); 0 for any other name."""
+    """Returns the number in the last part of a manifest's name; 0 for a name of any other file."""
     stem, dot, ending = name.rpartition("/")[2].partition(".")
     return int(stem) if ending == "json" and dot and len(stem) == DIGITS and stem.isascii() and stem.isdigit() else 0
 
 
 def encode(manifest: Manifest) -> bytes:
-    """Encodes after a check that it can be read again. Raises ``ValueError`` if it is wrong."""
+    """Encodes a manifest, after a check that it can be decoded again. Raises ``ValueError`` if the manifest is
+    invalid."""
     manifest.validate()
     return msgspec.json.format(_encoder.encode(manifest), indent=1) + b"\n"
 
 
 def decode(data: bytes, name: str) -> Manifest:
-    """Decodes and checks. Raises ``BadTarget`` that names the manifest."""
+    """Decodes and checks a manifest. Raises ``BadTarget``, which names the manifest."""
     try:
         manifest = _decoder.decode(data)
         manifest.validate()

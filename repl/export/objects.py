@@ -2,10 +2,11 @@
 
 A store must provide three things:
 
-1. An object appears whole or not at all, and a list names every object that was stored before the list began.
-2. *Create*: an object is stored only if its name is free (S3: ``If-None-Match: *``).  Without such a call in
-   fsspec two exports at once cannot be distinguished: the caller must confirm that only one runs.
-3. A copy within the store.  Stores cannot rename: a staged object is copied to its name, then removed.
+1. An object appears completely or not at all, and a list names every object that was stored before the list began.
+2. *Create*: an object is stored only if its name is free (S3: ``If-None-Match: *``). If fsspec has no call for *create*
+   in the store, two simultaneous exports cannot be told apart. For such a store the caller must confirm that only one
+   export runs.
+3. A copy within the store. Stores cannot rename: a staged object is copied to its final name, then removed.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
 
 NEEDS_FSSPEC: Final = "--to with a URL needs fsspec; install it with: pip install 'vlsnlog[spark]'"
 BLOCK_BYTES: Final = 8 << 20
-"""Bytes of a file in one request."""
+"""The bytes of a file that one request writes."""
 
 
 def target_of(text: str, *, one_exporter: bool = False) -> Target:
-    """Returns the target that ``--to`` names, a directory or a prefix of an object store. It opens nothing yet. Raises
-    ``BadTarget`` for a path that is no directory, a missing package (fsspec, or the store's) or a store that refuses;
-    also for a store that cannot create, unless ``one_exporter`` is set."""
+    """Returns the target that ``--to`` names: a directory, or a prefix of an object store. Nothing is opened yet.
+    Raises ``BadTarget`` for a path that is no directory, a missing package (fsspec, or the store's), or a store that
+    refuses. A store without *create* also raises ``BadTarget``, unless ``one_exporter`` is set."""
     if "://" not in text or text.startswith("file://"):
         path = os.path.abspath(text.removeprefix("file://"))
         if os.path.lexists(path) and not os.path.isdir(path):
@@ -48,7 +49,7 @@ def target_of(text: str, *, one_exporter: bool = False) -> Target:
 
 
 class ObjectTarget:
-    """A prefix of an object store; each process opens the store itself."""
+    """A prefix of an object store. Each process opens the store for itself."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -73,7 +74,7 @@ class ObjectTarget:
         return self._store
 
     def lock(self) -> None:
-        """Does nothing: the claim of a number fences other exporters."""
+        """Does nothing. In an object store, the claim of a number keeps other exporters out."""
 
     def close(self) -> None: ...
 
@@ -92,7 +93,7 @@ class ObjectTarget:
     def create(self, name: str, data: bytes) -> bool:
         try:
             if not self.store.exists(parent := self._of(name.rpartition("/")[0])):
-                self.store.makedirs(parent, exist_ok=True)  # no effect in a store without folders
+                self.store.makedirs(parent, exist_ok=True)  # a store without folders ignores this call
             self.store.pipe_file(self._of(name), data, mode="create")
         except FileExistsError:
             return False
@@ -100,7 +101,7 @@ class ObjectTarget:
             self.store.invalidate_cache()
             if not self.store.exists(self._of(name)):
                 raise
-            return False  # the caller reads it to find its owner
+            return False  # the caller reads the existing object to find its owner
         return True
 
     def staged_name(self, directory: str, exporter: str, unique: str) -> str:
@@ -164,18 +165,18 @@ class _ObjectOutput:
 
     def abandon(self) -> None:
         if hasattr(self._file, "discard"):
-            self._file.discard()  # aborts a multipart upload
+            self._file.discard()  # ends a multipart upload without storing the object
         try:
             self._store.rm_file(self._path)
         except (OSError, NotImplementedError):
-            pass  # it was never created, or the next start removes it
+            pass  # the object was never created, or the next start removes it
 
 
 Target = LocalTarget | ObjectTarget
 
 
 def _creates(store: Any) -> bool:
-    """Says whether the store itself refuses to overwrite an object. A check by fsspec before the write would leave a
+    """Returns whether the store itself refuses to overwrite an object. A check by fsspec before the write would be a
     race."""
     from fsspec.asyn import AsyncFileSystem
     from fsspec.spec import AbstractFileSystem

@@ -1,6 +1,6 @@
 """The log that is exported, as the driver reads it: its group, its bounds, and the block at a VLSN.
 
-It is a group or one node over HTTP, or directories of nodes.  The tasks read the rows.
+The source is a group or one node over HTTP, or directories of nodes. The tasks of the export read the rows.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from vlsn.errors import BadArgument, NotYet, Trimmed
 from vlsn.format.rows import Rows
 
 LAG_S: Final = 10.0
-"""Seconds that a lagging node has to reach a VLSN that another node has reported."""
+"""A lagging node has this many seconds to reach a VLSN that another node has reported."""
 POLL_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class BlockAt:
-    """The last VLSN of the block at a requested VLSN, and its mark."""
+    """The last VLSN of the block at a requested VLSN, and the mark (term, time, checksum) that identifies the block."""
 
     last: int
     mark: Mark
 
 
 class GroupOrigin:
-    """Running nodes of one group; ``text`` is the source as typed."""
+    """Running nodes of one group. ``text`` is the source as the user has typed it."""
 
     def __init__(self, urls: str) -> None:
         self.text = urls
@@ -48,19 +48,19 @@ class GroupOrigin:
         return self._log.group_name()
 
     def first(self) -> int:
-        """Returns the log's first VLSN; one past the end for a log without entries."""
+        """Returns the log's first VLSN. For a log without entries, returns one past the end."""
         return self._log.first_vlsn()
 
     def end(self, at_least: int = 0) -> int:
-        """Returns the last durable VLSN; 0 for a log without entries. A lagging node has time to reach
+        """Returns the last durable VLSN; 0 for a log without entries. A lagging node has some time to reach
         ``at_least``."""
         deadline = time.monotonic() + LAG_S
         while (end := self._log.durable_vlsn()) < at_least and time.monotonic() < deadline:
-            time.sleep(POLL_S)  # with several URLs, the next one may answer
+            time.sleep(POLL_S)  # with several URLs, another node may answer next time
         return end
 
     def at_time(self, time_us: int) -> int:
-        """Returns the first VLSN sealed at that time or later; one past the end if there is none."""
+        """Returns the first VLSN that was sealed at ``time_us`` or later. Returns one past the end if there is none."""
         return self._log.vlsn_at(time_us)
 
     def block_at(self, vlsn: int) -> BlockAt:
@@ -80,7 +80,7 @@ class GroupOrigin:
 
 
 class CopiesOrigin:
-    """Directories of one group's nodes, as the data source reads them; surveyed once."""
+    """Directories of one group's nodes, as the data source reads them, surveyed only once."""
 
     def __init__(self, text: str) -> None:
         self._options = read_options({"path": text}, Use.BATCH)
@@ -116,12 +116,13 @@ Origin = GroupOrigin | CopiesOrigin
 
 
 def origin_of(text: str) -> Origin:
-    """Opens the source; a group receives its first request later. Raises ``BadArgument``, ``Unreadable``."""
+    """Opens the source. A group is called for the first time later. Raises ``BadArgument``, ``Unreadable``."""
     return GroupOrigin(text) if is_url(text) else CopiesOrigin(text)
 
 
 def check_same_log(origin: Origin, held: Manifest, target: str) -> None:
-    """Raises ``BadTarget`` unless the log is the one exported up to ``held``, as far as it still has that part."""
+    """Raises ``BadTarget`` unless the log contains what was exported up to ``held``, as far as it still has these
+    entries."""
     if (group := origin.group()) != held.settings.group:
         raise BadTarget(
             f"{target} holds group {held.settings.group!r}, and {origin.text} is group {group!r}: use another --to"
@@ -137,7 +138,7 @@ def check_same_log(origin: Origin, held: Manifest, target: str) -> None:
     try:
         mark = origin.block_at(max(held.last, first)).mark
     except Trimmed:
-        return  # cleaned just now: the next call finds it
+        return  # the block was cleaned just now, which the next call reports
     if (held.last >= first and mark != held.mark) or mark.term < held.mark.term:
         raise BadTarget(
             f"{origin.text} is not the log that {target} holds up to VLSN {held.last}: it has another block there, of "

@@ -1,4 +1,4 @@
-"""Partitions of a target: which folder each row belongs to, and the names of the folders.
+"""Partitions of a target: the folder that each row belongs to, and the names of the folders.
 
     date            date=2026-11-23/            the UTC date of the entry's time
     key-prefix:3    key_prefix=ord/             the first 3 bytes of its key, %XX for bytes that names cannot have
@@ -33,12 +33,12 @@ _KEY_PREFIX: Final = re.compile(r"key-prefix:([1-9]\d?)\Z")
 
 @dataclass(frozen=True, slots=True)
 class Partitioning:
-    """By ``date`` if ``key_bytes`` is 0, otherwise by the first ``key_bytes`` bytes of the key."""
+    """Partitions by ``date`` if ``key_bytes`` is 0, otherwise by the first ``key_bytes`` bytes of the key."""
 
     key_bytes: int = 0
 
     def split(self, batch: Any) -> Iterator[tuple[str, Any]]:
-        """Yields the folders of a batch's rows, each with its rows in their order; no folder is empty."""
+        """Yields the folders for a batch's rows, each with its rows in order. Folders without rows are left out."""
         if self.key_bytes:
             yield from _by_key(batch, self.key_bytes)
         else:
@@ -61,7 +61,7 @@ def partitioning_of(text: str) -> Partitioning | None:
 
 def _by_date(batch: Any) -> Iterator[tuple[str, Any]]:
     days = batch.column("time").cast(pa.int64()).to_numpy() // _DAY_US
-    days = np.minimum(days, _LAST_DAY)  # a clock that jumped far ahead has no later name
+    days = np.minimum(days, _LAST_DAY)  # names have no later date, which a clock that jumped far ahead could produce
     for day in np.unique(days).tolist():
         name = "date=" + date.fromordinal(_EPOCH_DAY + day).isoformat()
         mask = days == day

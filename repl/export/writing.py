@@ -1,9 +1,10 @@
-"""The task's side: writes the rows of some VLSNs to staged files, Parquet or lines of JSON.
+"""The part of an export that runs in tasks: writes the rows of some VLSNs to staged files, as Parquet or lines of JSON.
 
     batches ─► partitions ─► row groups ─► staged file ─► next one at ``file_bytes``
 
-A file has its rows in rising VLSNs.  Row groups are small, so that readers can skip most of a file by the statistics of
-``vlsn``, ``time`` and ``key``.  A task keeps only unfinished row groups in memory.
+The rows of a file are in the order of their VLSNs. Row groups (parts of a Parquet file) are small, so that readers can
+skip most of a file by the statistics of ``vlsn``, ``time`` and ``key``. A task keeps only unfinished row groups in
+memory.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from vlsn.format.block import Entry, EntryKind
 from vlsn.limits import MIB
 
 ROW_GROUP_BYTES: Final = 16 * MIB
-"""Bytes in memory at which a file's rows are written as a row group."""
+"""A file's rows are written as a row group when they take this many bytes of memory."""
 ROW_GROUP_ROWS: Final = 131_072
 PENDING_BYTES_MAX: Final = 64 * MIB
-"""The most bytes of unfinished row groups in one task; above that the largest is written early."""
+"""The most bytes of unfinished row groups in one task. If there are more, the largest row group is written early."""
 PARTITIONS_MAX: Final = 256
-"""The most partitions that one task writes at a time, since each has an open file."""
+"""The most partitions that one task writes at a time. Each partition has an open file."""
 _ENDINGS: Final = {"parquet": "parquet", "json": "jsonl"}
 FORMATS: Final = tuple(_ENDINGS)
 _DATA: Final = int(EntryKind.DATA)
@@ -38,7 +39,7 @@ _DATA: Final = int(EntryKind.DATA)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How tasks write; all tasks of an export have the same plan."""
+    """The settings of the tasks' writing. All tasks of an export have the same plan."""
 
     target: Target
     exporter: str
@@ -47,8 +48,8 @@ class Plan:
     file_bytes: int
 
     def write(self, batches: Iterator[Any]) -> list[DataFile]:
-        """Writes all rows to staged files, durable on return except their names. After an error all of them are
-        removed, as far as possible."""
+        """Writes all rows to staged files. On return the files are durable, but not their names. After an error all of
+        them are removed, as far as possible."""
         writer = _Writer(self)
         try:
             for batch in batches:
@@ -126,7 +127,7 @@ class _DataWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Writes the pending rows as one row group."""
+        """Writes the rows that are in memory as one row group."""
         pending, self._pending = self._pending, []
         self.pending_bytes = self._pending_rows = 0
         if not pending:
@@ -157,7 +158,7 @@ class _DataWriter:
 
 
 def _lines(rows: Any) -> bytes:
-    """Returns rows as ``vlsnlog read --format json`` prints them."""
+    """Returns rows as JSON lines in the format of ``vlsnlog read --format json``."""
     columns = (rows.column(name).cast(pa.int64()) if name == "time" else rows.column(name) for name in COLUMNS)
     values = zip(*(column.to_pylist() for column in columns), strict=True)
     entries = [Entry(vlsn, term, time, _DATA, txn or 0, key, value) for vlsn, term, time, txn, key, value in values]

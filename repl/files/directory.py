@@ -1,4 +1,4 @@
-"""A directory in which files appear whole and under their final names last, wherever a process is stopped.
+"""A directory of files. Wherever a process is stopped, a file with its final name is complete.
 
 new file, written, synced ─► renamed to its final name ─► names synced up to the directory     one step for readers
 """
@@ -12,7 +12,8 @@ from vlsn.seams import Buffer, DirectoryLock, Disk, File
 
 
 class Directory:
-    """Files below ``path``; a name's parts are joined by ``/``.  ``close`` releases the lock."""
+    """The files below ``path``. The parts of a file's name are joined by ``/``. ``close`` releases the directory's
+    lock."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self.path = path
@@ -20,7 +21,7 @@ class Directory:
         self._lock: DirectoryLock | None = None
 
     def make(self, folder: str = "") -> None:
-        """Creates a folder with its parents, their names durable on return; does nothing if it exists."""
+        """Creates a folder and its parents; their names are durable on return. Does nothing if the folder exists."""
         missing, path = [], self.path_of(folder)
         while not self._disk.exists(path) and os.path.dirname(path) != path:
             missing.append(path)
@@ -31,7 +32,7 @@ class Directory:
                 self._disk.sync_directory(os.path.dirname(each))
 
     def hold(self, name: str) -> None:
-        """Locks the directory for this process, by a lock on that file. Raises ``LogInUse``."""
+        """Locks the directory for this process, by a lock on the file ``name``. Raises ``LogInUse``."""
         self._lock = self._disk.lock(self.path_of(name))
 
     def close(self) -> None:
@@ -54,7 +55,7 @@ class Directory:
         return self._disk.open(self.path_of(name), write=True, create=create)
 
     def read(self, name: str, bytes_max: int) -> bytes:
-        """Reads a whole file, or its first bytes. Raises ``FileNotFoundError``."""
+        """Reads a file, at most its first ``bytes_max`` bytes. Raises ``FileNotFoundError``."""
         file = self._disk.open(self.path_of(name))
         try:
             return file.read(0, min(file.size(), bytes_max))
@@ -67,7 +68,8 @@ class Directory:
         return NewFile(self, name)
 
     def write(self, name: str, pieces: Iterable[Buffer]) -> None:
-        """Writes a file anew, and creates its folder if missing. On return the file is synced, its name is not."""
+        """Writes a file anew, and creates its folder if that is missing. On return the contents are synced, but not the
+        name."""
         self.make(os.path.dirname(name))
         if self.exists(name):
             self.remove(name)
@@ -81,25 +83,25 @@ class Directory:
             file.close()
 
     def replace(self, name: str, beside: str, pieces: Iterable[Buffer]) -> None:
-        """Replaces or creates a file; durable on return, and never visible half written. Until the file is whole its
-        name is ``beside``."""
+        """Replaces or creates a file. The file is durable on return, and other processes never see it half written.
+        Until it is complete, the file has the name ``beside``."""
         self.write(beside, pieces)
         self.rename(beside, name)
         self.sync(name)
 
     def rename(self, name: str, to: str) -> None:
-        """Renames a file, and replaces one with the new name. Raises ``FileNotFoundError``."""
+        """Renames a file, and replaces any file with the new name. Raises ``FileNotFoundError``."""
         self._disk.rename(self.path_of(name), self.path_of(to))
 
     def remove(self, name: str) -> None:
-        """Removes a file if it is there."""
+        """Removes a file. Does nothing if it does not exist."""
         try:
             self._disk.remove(self.path_of(name))
         except FileNotFoundError:
             pass
 
     def sync(self, *names: str) -> None:
-        """Makes the names and those of their folders durable."""
+        """Makes the names of files, and of their folders, durable."""
         folders = {""}
         for name in names:
             while name := os.path.dirname(name):
@@ -112,7 +114,7 @@ class Directory:
 
 
 class NewFile:
-    """A new file that is written from the beginning."""
+    """A new file that is written sequentially from its beginning."""
 
     def __init__(self, directory: Directory, name: str) -> None:
         self._directory, self._name, self._at = directory, name, 0
@@ -123,7 +125,7 @@ class NewFile:
         self._at += len(data)
 
     def close(self) -> None:
-        """Closes the file: durable on return, except its name, and whole."""
+        """Closes the file. On return the contents are complete and durable, but the file's name is not durable."""
         try:
             self._file.sync()
         finally:
@@ -135,4 +137,4 @@ class NewFile:
         try:
             self._directory.remove(self._name)
         except OSError:
-            pass  # the next start removes it
+            pass  # if the file remains, the next start removes it

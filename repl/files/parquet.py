@@ -1,4 +1,4 @@
-"""Entries as Parquet files: the columns, and one file that is written row group by row group."""
+"""Entries as Parquet files: the columns, and a file that is written one row group (part) at a time."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ COLUMNS: Final = tuple(SCHEMA.names)
 
 
 class Output(Protocol):
-    """A new file that is written from the beginning."""
+    """A new file that is written sequentially from its beginning."""
 
     def write(self, data: Buffer) -> None: ...
 
     def close(self) -> None:
-        """Closes the file: durable and whole on return."""
+        """Closes the file: complete and durable on return."""
         ...
 
     def abandon(self) -> None:
@@ -39,7 +39,7 @@ class Output(Protocol):
 
 
 class Sink(io.RawIOBase):
-    """An output for PyArrow, with the size and the CRC-32C of its bytes."""
+    """An output stream for PyArrow that keeps the size and the CRC-32C of its bytes."""
 
     def __init__(self, output: Output) -> None:
         self.output = output
@@ -60,7 +60,7 @@ class Sink(io.RawIOBase):
 
 
 class ParquetFile:
-    """A Parquet file of rows in rising VLSNs."""
+    """A Parquet file of entries in rising order of VLSN."""
 
     def __init__(self, output: Sink, compression: str) -> None:
         self._writer = pq.ParquetWriter(
@@ -77,5 +77,5 @@ class ParquetFile:
         self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
 
     def close(self) -> None:
-        """Writes the footer; the output stays open."""
+        """Writes the footer of the Parquet file; the output stays open."""
         self._writer.close()

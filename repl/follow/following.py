@@ -2,14 +2,15 @@
 
     find the master ─► WS /v1/feed ─► syncup ─► blocks in, acknowledgements out ─► (the feed stops) ─► again, for ever
 
-All members are asked at once. The first one that answers as master, in a term not below the stored one, is the master.
-If every master found has a lower term, one of them learns the stored term and steps down. An empty node accepts its
-first feed only from the incarnation and process to which it last reported that it is empty.
+To find the master, a replica asks all members at once. The first one that answers as master, in a term not below the
+stored term, is the master. If every answering master has a lower term, one of them learns the stored term and steps
+down. An empty node accepts its first feed only from the incarnation (store) and process to which it last reported that
+it is empty.
 
-Each try waits up to half a second; the wait starts over once a feed has streamed. A refusal that time alone does not
-cure (not listed, no VLSN in common) is shown as the state's reason. The node still tries again, because a person or the
-group may change the cause. If a block differs from the master's, the members' copies decide (``integrity``). A rollback
-of durable entries halts the node.
+Each try waits up to half a second; after a feed that has streamed, the waits start over. Some refusals do not end by
+themselves (not listed, no VLSN in common). A refusal that does not end by itself is shown as the reason of the node's
+state. The node still tries again, because a person or the group may remove the cause. If a block differs from the
+master's, the members' copies decide (``integrity``). A rollback of durable entries halts the node.
 """
 
 from __future__ import annotations
@@ -54,13 +55,13 @@ BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 0.5
 FIND_TIMEOUT_S = 2.0
 DAMAGED_SYNCUPS_MAX = 10
-"""The number of consecutive syncups, each ended because this node's own log cannot be read, after which the log is
-restored. The entries to roll back may be unreadable, and no peer has them."""
+"""After this many consecutive syncups (comparisons of logs) that ended because this node's own log cannot be read, the
+log is restored. The entries to roll back may be unreadable, and no peer has them."""
 _Again = (Unreachable, FeedRefused, NotMaster, ChannelClosed, BadBody, OSError, TimeoutError)
 
 
 class Following(Role):
-    """One period of following a master. ``master`` is the node that feeds this one, or the last one that did."""
+    """One period of following a master. ``master`` is the node that feeds this node, or the last one that did."""
 
     def __init__(self, opened: OpenMember, electing: Electing, reads: Reads, restoration: Restoration) -> None:
         self._opened = opened
@@ -74,7 +75,7 @@ class Following(Role):
         self.reason = ""
         self.feeds = 0
         self.unlisted_by: set[NodeName] = set()
-        """The nodes that answered in the last search that the group no longer lists this node."""
+        """The nodes that answered, in the last search, that the group no longer lists this node."""
         self.catching_up = ReplicaLag()
         self._tries = 0
         self._damaged_syncups = 0
@@ -82,12 +83,12 @@ class Following(Role):
 
     @property
     def master_url(self) -> str | None:
-        """The URL for appends while this node follows a master; otherwise None."""
+        """The URL to which appends go while this node follows a master; otherwise None."""
         streaming = self.feed is not None and self.feed.streaming
         return self.member.members.urls.get(self.master) if streaming and self.master is not None else None
 
     def streams_in(self, term: Term) -> bool:
-        """Returns whether this log is matched with the log of the master of ``term``."""
+        """Returns whether this log agrees with the log of the master of ``term``."""
         return self.feed is not None and self.feed.streaming and self.feed.term == term
 
     @property
@@ -99,7 +100,7 @@ class Following(Role):
             try:
                 await self._follow()
             except _Again as error:
-                bare(error)  # the error refers to the feed that has stopped
+                bare(error)  # drops the error's references to the stopped feed
             await asyncio.wait([self._called], timeout=self._backoff_s())
 
     def _backoff_s(self) -> float:
@@ -108,7 +109,7 @@ class Following(Role):
         return self.member.seams.random.uniform(most / 2, most)
 
     def called(self) -> None:
-        """Begins the search again at once, because a new master calls its replicas."""
+        """Begins the search for a master again at once, because a new master has called this replica."""
         if not self._called.done():
             self._called.set_result(None)
 
@@ -123,7 +124,7 @@ class Following(Role):
             self._stopped(error)
             if isinstance(error, _Again):
                 raise
-            raise Unreachable(str(error)) from error  # the condition of the master is not this node's
+            raise Unreachable(str(error)) from error  # a fault of the master says nothing about this node's own log
         self.master = master = NodeName(answer.name)
         feed = self.feed = ReplicaFeed(
             log=self.log,
@@ -147,9 +148,9 @@ class Following(Role):
             await channel.close()
 
     async def _find(self) -> Answer:
-        """Returns the answer of the member that is the master. A master of a term below the stored one is returned only
-        if there is no other: it refuses the feed, but learns the stored term and steps down. Raises ``NotMaster``,
-        ``NotListed``, ``WrongVersion``."""
+        """Returns the answer of the member that is the master. A master of a term below the stored term is returned
+        only if there is no other. A master of a lower term will refuse the feed, but learn the stored term and step
+        down. Raises ``NotMaster``, ``NotListed``, ``WrongVersion``."""
         member = self.member
         loop = asyncio.get_running_loop()
         called = self._called = loop.create_future()
@@ -204,8 +205,8 @@ class Following(Role):
             self._electing.gone(name)
 
     def _check_near(self, master: Answer) -> None:
-        """Refuses a master many terms ahead that no other member names, because this node's vote would have been part
-        of its election. Raises ``NotMaster``."""
+        """Refuses a master whose term is far above this node's term and that no other member names. The election of
+        such a master would have needed this node's vote. Raises ``NotMaster``."""
         stored = self.log.node_file.record.term
         if master.term > stored + TERMS_AHEAD_MAX and self.member.members.vouches_for_itself(NodeName(master.name)):
             raise NotMaster(f"{master.name} leads term {master.term}, far above {stored}, and no other member names it")
@@ -241,8 +242,8 @@ class Following(Role):
         )
 
     async def _weighed(self, fault: BaseException) -> BaseException:
-        """Returns the error to raise in place of ``fault``. A fault that time does not cure may lead to a restore, or
-        halt the node."""
+        """Returns the error to raise in place of ``fault``. A fault that does not end by itself may lead to a restore,
+        or halt the node."""
         if self.member.stopping:
             return fault
         try:
@@ -257,7 +258,7 @@ class Following(Role):
         return fault
 
     def _restores_for(self, fault: BaseException) -> str:
-        """Returns why ``fault`` requires a restore of this log; "" if another try may help."""
+        """Returns why ``fault`` requires a restore of this log; "" if another try may succeed."""
         feed = self.feed
         if isinstance(fault, FeedRejected) and fault.reason == Trimmed.slug and feed is not None and not feed.term:
             return f"trimmed: {fault}"
@@ -304,14 +305,14 @@ class Following(Role):
         self._electing.heard(self.master, self.feed.term)
 
     def _taken(self) -> None:
-        """Notes that a feed has passed its syncup."""
+        """Notes that a feed has completed its syncup (the comparison of logs)."""
         member, feed = self.member, self.feed
         assert self.master is not None and feed is not None
         member.members.unlisted_by.clear()
         member.master_is(self.master, feed.term)
         member.event("syncup", master=self.master, term=feed.term, at=feed.matchpoint, rolled_back=feed.rolled_back)
 
-    # Calls of the node.
+    # The node's calls.
 
     def written(self, last_vlsn: Vlsn) -> None:
         if self.feed is not None:
@@ -320,7 +321,7 @@ class Following(Role):
     def synced(self, last_vlsn: Vlsn) -> None:
         if self.feed is not None:
             self.feed.synced()
-        self._reads.rose()  # blocks that were durable before they came into the ring
+        self._reads.rose()  # blocks that come into the ring (recent blocks in memory) may have been durable before
 
     def tick(self) -> None:
         if self.feed is not None:
@@ -331,9 +332,9 @@ class Following(Role):
             self._meet_floor(self.feed.position)
 
     def _meet_floor(self, position: Position) -> None:
-        """Lowers a vote floor that this feed has reached. The entries above the floor were acknowledged before this
-        feed began. The master of the stored term has them, or they were not durable. Otherwise a high floor of that
-        term would remain until the next term."""
+        """Lowers a vote floor that this feed has reached. A vote floor is the end of a log that became shorter. Entries
+        above the floor were acknowledged before this feed began: the master of the stored term has them, or they were
+        not durable. If the floor were not lowered, it would remain until the next term."""
         log = self.log
         record, last = log.node_file.record, log.view.range.last_sync
         below = is_below_floor(record, (log.view.history.term_of(last), last))
@@ -342,7 +343,8 @@ class Following(Role):
 
 
 def _is_integrity(error: BaseException) -> bool:
-    """Returns whether two copies differ, by the finding of this node or the master's."""
+    """Returns whether the error reports that two copies differ. The difference may have been found by this node or by
+    the master."""
     rejected = isinstance(error, FeedRejected) and error.reason == IntegrityFault.slug
     return rejected or isinstance(error, IntegrityFault)
 

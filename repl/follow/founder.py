@@ -1,8 +1,8 @@
-"""The role of the first member by name, which founds the group while its log is empty. The other members must report
-empty logs.
+"""The role of the member whose name comes first, while its log is empty. The founder founds the group if all other
+members report empty logs.
 
-The role ends when this node is master in the founding term, or when a member has a log of this group. In that case this
-node follows.
+The role ends when this node is master in the founding term, or when another member has a log of this group. If another
+member has a log, this node follows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ASK_AGAIN_S = 0.3
 
 
 class Founder(Role):
-    """Asks every member until all are empty. ``run`` returns when no group needs to be founded any more."""
+    """Asks all members until all report empty logs. ``run`` returns when no group needs to be founded any more."""
 
     def __init__(self, opened: OpenMember, electing: Electing) -> None:
         self.member = opened.member

@@ -1,13 +1,14 @@
-"""The role of a node that starts with a used disk: it asks the other members which promises they have received from it.
+"""The role of a node that starts with a used disk. The node asks the other members which promises they have received
+from it.
 
-The node neither votes, nor stands, nor accepts a feed until at least one member has answered, and each other one has
-answered or cannot be reached. The member that remembers a promise which the disk has lost may have the slowest link. A
-machine whose process has ended refuses at once; a silent one delays the start by ``connect_timeout_s``. A group that
-has its majority without this node continues meanwhile.
+The node neither votes, nor stands, nor accepts a feed until enough members have answered: at least one, and every other
+member that can be reached. One slow member may be the only one that remembers a promise which the disk has lost. A
+machine whose process has ended refuses at once; a silent machine delays the start by ``connect_timeout_s``. While the
+node waits, a group that has its majority without this node continues.
 
-If the disk has lost a promise, the node becomes another incarnation. Its log stays, and it has no vote until a GROUP
-entry admits it again (``old_images``, ``group_changes``). A node that was empty at its start does not ask, nor does the
-only electable member.
+If the disk has lost a promise, the node becomes another incarnation (store). The node keeps its log, but has no vote
+until a GROUP entry admits it again (``old_images``, ``group_changes``). A node that was empty at its start does not
+ask, nor does the only electable member.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ AGAIN_S = 0.2
 
 
 class Returning(Role):
-    """Asks the members for this node's promises. ``run`` returns once they have answered and the node has the right
-    incarnation."""
+    """Asks the members for this node's promises. ``run`` returns once the members have answered and the node has the
+    right incarnation."""
 
     def __init__(self, opened: OpenMember, electing: Electing, providing: Providing) -> None:
         self.member = opened.member
@@ -60,8 +61,8 @@ class Returning(Role):
         member.recognise(True)
 
     async def _ask(self) -> list[Told]:
-        """Returns the promises that the members have received from this incarnation; empty if the role must ask
-        again."""
+        """Returns the promises that the members have received from this incarnation. The result is empty if the role
+        must ask again."""
         member = self.member
         asked = {
             asyncio.create_task(ask(member, name, url, founding.DISCOVERY)): name
@@ -77,7 +78,8 @@ class Returning(Role):
                 done |= ended
                 refused = _refused(done, asked)
                 if any(isinstance(error, NotListed) for error in refused.values()) and not self._is_unlisted:
-                    self._say(refused)  # at once, because other members may stay silent for long
+                    # the refusal is reported at once, because other members may stay silent for long
+                    self._say(refused)
         finally:
             for task in asked:
                 task.cancel()
@@ -85,7 +87,7 @@ class Returning(Role):
         refused = _refused(done, asked)
         silent = set(member.members.listed) - {member.name} - set(answers)
         if all(answer.empty for answer in answers.values()) and (silent or not answers):
-            self._say(refused)  # an empty node has received no promise, but a silent member may have
+            self._say(refused)  # an empty node has received no promise, but a silent member may have received one
             return []
         return [heard_in(answer) for answer in answers.values()]
 

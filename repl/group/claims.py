@@ -2,20 +2,22 @@
 
     the sender (name, incarnation) and its stored term  ─►  TAKEN | ASK, at the URL where it is listed | REFUSED
 
-1. TAKEN: the group lists that incarnation as electable, and its term is at most ``TERMS_AHEAD_MAX`` above the stored
-   one. Terms rise by one with each election, and 2^63 terms are never used up in such steps.
-2. ASK: any other claim under a name for which this node has a URL. Examples are a longer jump; an incarnation that is
-   not listed, of a wiped member or one that a newer list names; a group that is not known yet. This node sends a hello
-   to that URL. The claim counts if that incarnation answers and has stored that term.
+An incarnation is a random number that identifies a node's store.
+
+1. TAKEN: the group lists the sender's incarnation as electable, and its term is at most ``TERMS_AHEAD_MAX`` above this
+   node's stored term. Terms rise by one with each election, so small steps never use up the 2^63 terms.
+2. ASK: any other claim under a name for which this node has a URL. Examples are a longer jump, an incarnation that is
+   not listed (of a wiped member, or in a newer list), and a group that is not known yet. To check the claim, this node
+   sends a hello to that URL. The claim counts if the same incarnation answers and has stored the claimed term.
 3. REFUSED: a claim under a name for which this node has no URL.
-4. A hand-over counts only if its master confirms it, when it is asked at its URL (``announces``).
+4. A hand-over counts only if its master confirms it, in an answer from the master's URL (``announces``).
 
     stored 5, n2 listed as a      (n2, a, 9)            taken
                                   (n2, a, 1 000 005)    n2 is asked, and answers: a, 1 000 005   counts
                                   (n2, x, 9)            n2 is asked, and answers: a, 5           does not count
                                   (n9, x, 9)            refused
 
-A member's answers to this node's own requests are such answers already. Pure.
+A member's answer to a request of this node needs no further confirmation. Pure.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from repl.group.vote_messages import VoteRequest
 from vlsn.ids import NodeName, Term
 
 TERMS_AHEAD_MAX = 16
-"""A term further above the stored one is confirmed by a hello, even if its sender is listed."""
+"""A term that is further above the stored term must be confirmed by a hello, even if its sender is listed."""
 
 
 class Weight(Enum):
@@ -57,7 +59,8 @@ def claim_of(request: VoteRequest) -> Claim:
 
 
 def weigh(claim: Claim, electors: Sequence[Elector], *, stored: int, known: Collection[NodeName]) -> Weight:
-    """Decides about a claim by the newest group's ``electors``, the ``stored`` term, and the ``known`` names."""
+    """Decides about a claim. ``electors`` are the members in the newest list, ``stored`` is this node's term, ``known``
+    are the names with a URL."""
     named = (claim.sender, claim.incarnation)
     listed = any(each.electable and (each.name, each.incarnation) == named for each in electors)
     if listed and claim.term <= stored + TERMS_AHEAD_MAX:
@@ -66,7 +69,7 @@ def weigh(claim: Claim, electors: Sequence[Elector], *, stored: int, known: Coll
 
 
 def bears_out(claim: Claim, answer: Answer) -> bool:
-    """Decides about a claim by ``answer``, which the member of that name has sent since."""
+    """Returns whether ``answer``, which the claim's sender has sent since, confirms the claim."""
     return parse_hex(answer.incarnation) == claim.incarnation and answer.term >= claim.term
 
 

@@ -1,7 +1,7 @@
-"""Confirms messages in a member's name: sends a hello to the URL where this node has the member listed.
+"""Confirms messages in a member's name: sends a hello to the member's listed URL.
 
-Callers that ask while a hello is under way share the next hello. So a node asks a member only as often as the member
-answers.
+Callers that ask while a hello is waiting for its answer share the next hello. So a node asks a member only as often as
+the member answers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vlsn.errors import NotMaster, VlsnLogError
 from vlsn.ids import NodeName, Term
 
 CONFIRM_S = 1.0
-"""Seconds that a message in a member's name waits for that member's own answer."""
+"""A message in a member's name waits this many seconds for the member's own answer to a hello."""
 
 
 class Confirming:
@@ -44,7 +44,7 @@ class Confirming:
 
     async def believed(self, claim: Claim, electors: Sequence[Elector], *, stored: int) -> int | None:
         """Returns the term that this node believes of ``claim``, after asking the sender if the rule requires that. If
-        no other member vouches for the sender, the returned term is limited, so that terms rise towards the sender's in
+        no other member lists the sender, the returned term is limited, so that terms rise towards the sender's term in
         small steps. Returns None for a claim that is not believed."""
         weight = weigh(claim, electors, stored=stored, known=self._member.members.urls)
         if weight is Weight.TAKEN:
@@ -57,13 +57,13 @@ class Confirming:
         return claim.term
 
     async def hands_over(self, master: NodeName, term: Term, *, to: str) -> bool:
-        """Returns whether ``master`` itself confirms that it hands over its ``term`` to ``to``."""
+        """Returns whether ``master`` itself confirms that it hands over its ``term`` to the node ``to``."""
         answer = await self.answer(master)
         return answer is not None and announces(answer, term=term, to=to)
 
     def told(self, name: NodeName, incarnation: int, told: Told) -> None:
-        """Handles a report in the name of ``name``. Only the member's own answer is remembered: the member is asked if
-        the report has a newer term or vote."""
+        """Handles a report that was received in the name of ``name``. Only the member's own answer is remembered, so
+        the member is asked if the report has a newer term or vote."""
         members = self._member.members
         heard = self._member.heard_of(incarnation)
         newer = told.sequence > heard.sequence or told.term > heard.term
@@ -72,7 +72,7 @@ class Confirming:
             look.add_done_callback(lambda _: self._looks.pop(name, None))
 
     async def close(self) -> None:
-        """Ends every request under way."""
+        """Cancels every request that is not answered yet."""
         for asked in self._asked.values():
             asked.close(NotMaster("the node is stopping"))
         if self._looks:

@@ -1,5 +1,4 @@
-"""The electors: the members that a log's newest GROUP entry lists, and how each of them counts and waits.
-
+"""The electors: the members in the newest GROUP entry of a log, with their votes and their delays before an election.
 Pure.
 """
 
@@ -14,22 +13,23 @@ from vlsn.format.records import PRIORITY_MAX, GroupEntry
 from vlsn.ids import Incarnation, NodeName
 
 PRIORITY_DELAY_S = 0.05
-"""The additional delay, in seconds, of a node for each step below the highest priority."""
+"""For each step below the highest priority, a node waits this many seconds longer before it stands for election."""
 
-# Delays until a node stands after the master's process has ended, as fractions of an election timeout.
+# The constants below are delays before a node stands after the master's process has ended. They are fractions of an
+# election timeout.
 SEVERAL = (0.0, 0.3)
-"""The range of delays if several nodes have one priority. The delay is random, so that they do not request the same
-votes at once."""
+"""The range of delays if several nodes have the same priority. The delay is random, so that the nodes do not request
+the same votes at once."""
 LONE = (0.05, 0.1)
-"""The range of delays of a node that is alone with its priority. By then the other nodes have noticed the end, too, and
-do not refuse it."""
+"""The range of delays of a node that is the only one with its priority. A delay above zero gives the other nodes time
+to notice the master's end, so that they do not refuse their votes."""
 NEXT = 0.1
-"""The delay from the last node of one priority to the first of the next priority: an election fits in between."""
+"""The delay from the last node of one priority to the first node of the next. An election fits in between."""
 
 
 @dataclass(frozen=True, slots=True)
 class Elector:
-    """A member as the log's newest GROUP entry lists it."""
+    """A member as the log's newest GROUP entry lists it, with the attributes that elections use."""
 
     name: NodeName
     incarnation: Incarnation
@@ -58,7 +58,7 @@ def voters(listed: Sequence[Elector]) -> set[NodeName]:
 
 
 class Listed:
-    """The electors of a group, with the counts and delays of one of them, ``name``."""
+    """The electors of a group, with the counts and delays of one of them: the elector ``name``."""
 
     __slots__ = ("_name", "delay_s", "electable", "electors")
 
@@ -71,7 +71,7 @@ class Listed:
         self.delay_s = PRIORITY_DELAY_S * min(PRIORITY_MAX, max(0, highest - own))
 
     def turn(self, gone: NodeName) -> tuple[float, float]:
-        """Returns the range of delays, as fractions of an election timeout, after which this node stands if the process
+        """Returns the range of delays, in fractions of an election timeout, before this node stands after the process
         of ``gone`` has ended. Nodes stand in the order of their priorities, the highest first."""
         left = Counter(each.priority for each in self.electors if each.electable and each.name != gone)
         own = next((each.priority for each in self.electors if each.name == self._name), 0)

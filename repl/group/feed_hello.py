@@ -1,4 +1,4 @@
-"""The headers of a replica's request for its feed."""
+"""The HTTP headers of a replica's request for its feed."""
 
 from __future__ import annotations
 
@@ -32,9 +32,8 @@ def encode_hello(hello: FeedHello) -> dict[str, str]:
 
 
 def decode_hello(headers: Mapping[str, str], *, to: str, levels: Levels) -> FeedHello:
-    """Decodes a request for a feed to the node ``to``, which supports ``levels``. Raises ``WrongVersion`` before it
-    checks any other header, because headers may be of a later release. Raises ``BadArgument`` with the name of the
-    header."""
+    """Decodes a request for a feed to the node ``to``, which supports ``levels``. Levels are checked first, because a
+    later release may use other headers. Raises ``WrongVersion``, or ``BadArgument`` with the name of the header."""
     theirs = read_levels(headers.get("Vlsnlog-Version", ""))
     levels.check_peer(theirs, own=to, peer="the replica")
     to_incarnation = _hex(headers, "Vlsnlog-To-Incarnation") if "Vlsnlog-To-Incarnation" in headers else None

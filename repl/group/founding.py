@@ -1,14 +1,14 @@
 """Founding: how a group begins.
 
-The founding term needs no vote. The first member by name asks every member. Once *all* have answered that they are
-empty, with their write paths drained, it stores a term above all stored ones, synced. It then writes TERM and GROUP,
-which lists the members' incarnations, as **one block**:
+The founding term needs no vote. The member whose name comes first is the founder, which asks every member. Once *all*
+have answered that they are empty and have no write under way, the founder stores a term above all stored terms. The
+founder then writes the entries TERM and GROUP, which lists the members' incarnations (stores), as **one block**:
 
     ask n1 n2 n3  ─►  all empty, stored terms 0 0 2  ─►  term 3 stored, synced  ─►  block (3, 1): TERM, GROUP
 
-After a crash before that block is synced, every log is empty, and founding starts again with a higher term. After a
-later crash there is a group. A member that answered accepts its first feed only from the incarnation and process that
-it answered last. Pure: answers in, decision out.
+After a crash before that block is synced, every log is empty, and founding starts again with a higher term. If a crash
+comes later, the group exists. A member that answered accepts its first feed only from the incarnation and process that
+it answered last. Pure: answers are arguments, the decision is the result.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ KeyIds = Annotated[list[Annotated[str, Meta(pattern=r"^[a-z0-9]{1,16}\Z")]], Met
 FOUNDING: Final = "founding"
 DISCOVERY: Final = "discovery"
 ALARMS_MAX: Final = 32
-"""The most alarms that a node reports. The last one counts the further ones."""
+"""The most alarms that a node reports. If there are more, the last one reported gives their number."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """``POST /v1/peer/hello``; incarnation and process as 16 hex digits. ``term``, ``sequence``, ``told``,
-    ``told_term``: the sender's report of itself (``old_images``)."""
+    """The body of ``POST /v1/peer/hello``. Incarnation and process are 16 hex digits. ``term``, ``sequence``, ``told``
+    and ``told_term`` are the sender's report of its promises (``old_images``)."""
 
     group: Name
     sender: Name
@@ -55,14 +55,15 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The sender's URL."""
     group_term: Number = 0
     group_vlsn: Number = 0
-    """The VLSN of the newest GROUP entry that its log has."""
+    """The VLSN of the newest GROUP entry in the sender's log."""
     told_term: Number = 0
     wants_group: bool = False
-    """Its own log has lost the GROUP entry that counts (``lost_group``)."""
+    """True if the sender's log has lost its newest GROUP entry (``lost_group``)."""
     levels: Levels = LEVEL_1
-    """The levels that the sender speaks; left out while that is level 1. Releases without levels understand that."""
+    """The levels that the sender speaks. The field is left out if the sender speaks only level 1, because a release
+    without levels does not know the field."""
     keys: KeyIds = []  # msgspec copies it
-    """The IDs of the keys that the sender accepts, first that of the key with which it signs."""
+    """The IDs of the keys that the sender accepts. The first is the ID of the key with which the sender signs."""
 
 
 class HoldPosition(msgspec.Struct, frozen=True, array_like=True):
@@ -73,7 +74,8 @@ class HoldPosition(msgspec.Struct, frozen=True, array_like=True):
 
 
 class KnownGroup(msgspec.Struct, frozen=True):
-    """The newest GROUP entry that is known to be durable, at ``vlsn``. There is no later one up to ``upto``."""
+    """The newest GROUP entry that is known to be durable, at ``vlsn``. No later GROUP entry exists up to VLSN
+    ``upto``."""
 
     vlsn: Number
     upto: Number
@@ -81,8 +83,8 @@ class KnownGroup(msgspec.Struct, frozen=True):
 
 
 class Alarm(msgspec.Struct, frozen=True):
-    """Something on one node that needs a person: ``what`` is so, and ``why``, both for eyes; ``kind`` stays the same
-    from release to release, ``name`` is that of the consumer or destination."""
+    """A condition of a node that needs a person. ``what`` and ``why`` describe the condition as text. ``kind`` is
+    stable from release to release. ``name`` is the name of the consumer or destination concerned."""
 
     kind: str
     name: str
@@ -91,8 +93,8 @@ class Alarm(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's answer on itself. ``last_term``, ``last``: the end of its log, synced. Nodes that rank logs use a vote
-    floor above it instead."""
+    """A node's answer about itself. ``last_term`` and ``last`` are the synced end of its log. Where logs are ranked, a
+    vote floor (the log's former end) above that end is used instead."""
 
     group: Name
     name: Name
@@ -106,63 +108,64 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     floor_vlsn: Number = 0
     state: str = "UNKNOWN"
     no_space: bool = False
-    """True if the node has no space for appends. A master without space hands over only to a node with space."""
+    """True if the node has no space for appends. A master without space hands over only to a node that has space."""
     clock_us: Number = 0
     """The node's wall clock, µs since the epoch."""
     sequence: Number = 0
     told: Number = 0
     told_term: Number = 0
-    """The term of the block at VLSN ``told``. With ``term`` they are the node's report of its promises
-    (``old_images``)."""
+    """The term of the block at VLSN ``told``. ``told``, ``told_term`` and ``term`` are the node's report of its
+    promises (``old_images``)."""
     master: MasterName = ""
     master_url: MasterUrl = ""
-    """The master's URL, as far as the node knows: a node that was away may not know that member yet."""
+    """The master's URL, as far as the answering node knows it. A node that was away may not know that member yet."""
     heard_sequence: Number = 0
     heard_term: Number = 0
     heard_told: Number = 0
     heard_told_term: Number = 0
-    """The term of the block at VLSN ``heard_told``. The four ``heard`` fields are the asker's newest report."""
+    """The term of the block at VLSN ``heard_told``. The four ``heard`` fields are the newest report of the asking
+    node."""
     known_group: KnownGroup | None = None
-    """The group as the node knows it, if the asker wants it."""
+    """The group as the answering node knows it, if the asking node has lost it."""
     holds: dict[Name, HoldPosition] | None = None
-    """The positions from which members still need the log, by a master (``member_holds``)."""
+    """The positions from which members still need the log. Only a master sends positions (``member_holds``)."""
     levels: Levels = LEVEL_1
-    """The levels that it speaks."""
+    """The levels that the answering node speaks."""
     members: dict[Name, MasterUrl] = {}  # msgspec copies it
-    """Members and their URLs, from a list that is newer than the asker's."""
+    """Members and their URLs, from a list that is newer than the list of the asking node."""
     hands_to: MasterName = ""
     hands_term: Number = 0
-    """The node that this one has asked to take over as master, and this node's term then."""
+    """The node that the answering node has asked to take over as master, and the term at that time."""
     alarms: list[Alarm] = []  # msgspec copies it
-    """Its own alarms, at most ``ALARMS_MAX``; empty from a release without alarms."""
+    """The answering node's alarms, at most ``ALARMS_MAX``. A release without alarms sends none."""
     keys: KeyIds = []  # msgspec copies it
-    """As in a question."""
+    """The IDs of the keys that the answering node accepts; the first is that of the key with which it signs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The decision to write the first block in ``term``, which must be stored first."""
+    """The decision to write the founding block in ``term``. The term must be stored before the block is written."""
 
     term: Term
     group: GroupEntry
     level: int = LEVEL_1.min
-    """The highest that all members speak, set by the same block where it is not the lowest."""
+    """The highest level that all members speak. The founding block sets this level, unless it is the lowest one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The decision to ask again. ``reason`` is for the status."""
+    """The decision to ask the members again. ``reason`` is shown in the status."""
 
     reason: str
 
 
 def read_question(body: object) -> Question:
-    """Decodes a hello. Raises ``BadBody``."""
+    """Decodes the body of a hello. Raises ``BadBody``."""
     return read_object(body, Question, "hello")
 
 
 def read_answer(body: bytes) -> Answer:
-    """Decodes another node's answer about itself. Each number must be in the range that a record or a block can hold.
+    """Decodes another node's answer about itself. Checks that each number is in the range of a record or a block.
     Raises ``BadBody``."""
     answer = read_json(body, Answer, "no answer to a hello")
     if answer.holds is not None and len(answer.holds) > MEMBERS_MAX:
@@ -174,8 +177,8 @@ def read_answer(body: bytes) -> Answer:
 
 def is_newer(at: tuple[int, int], end: tuple[int, int]) -> bool:
     """Returns whether a log with that ``end`` is missing the GROUP entry at ``at`` (term, VLSN) and may still receive
-    it. An entry after the log's end may still come. A durable entry before the end is in that log, and any other was
-    rolled back."""
+    it. The log may still receive an entry after its end. A durable entry before its end is in the log; any other entry
+    before its end was rolled back."""
     return at > end
 
 
@@ -189,8 +192,8 @@ def parse_hex(text: str) -> int:
 def decide(
     group: str, members: Mapping[NodeName, str], answers: Mapping[NodeName, Answer], *, stored_term: Term
 ) -> Found | Wait:
-    """Decides by the ``answers`` of all members that have answered. ``members`` maps all names to URLs, the founder's
-    included."""
+    """Decides whether to found the group, from the ``answers`` of the members that have answered. ``members`` maps all
+    names to URLs, the founder's included."""
     silent = [name for name in members if name not in answers]
     if silent:
         return Wait(f"founding: no answer from {', '.join(silent)}")
@@ -223,7 +226,7 @@ def electable_incarnations(group: GroupEntry | None) -> list[Incarnation]:
 
 
 def further(own: tuple[int, int], answers: Mapping[NodeName, Answer]) -> NodeName | None:
-    """Returns a member whose log's end (last term, last VLSN) is past ``own``, if there is one."""
+    """Returns a member whose log's end (last term, last VLSN) is past ``own``, or None."""
     for name, answer in answers.items():
         if (answer.last_term, answer.last) > own:
             return name

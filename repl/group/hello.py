@@ -33,21 +33,21 @@ def question_of(member: Member, to: str, purpose: Purpose) -> Question:
 
 
 def group_at(member: Member) -> tuple[int, int]:
-    """Returns term and VLSN of the newest GROUP entry in this log; 0, 0 for none."""
+    """Returns term and VLSN of the newest GROUP entry in this log; (0, 0) if there is none."""
     history = member.opened().log.view.history
     at = history.group_vlsn if history.group is not None else NULL_VLSN
     return (history.term_of(at), at) if at else (0, 0)
 
 
 def log_end(member: Member) -> tuple[int, int]:
-    """Returns term and VLSN of the synced end of this log."""
+    """Returns term and VLSN of the synced end of this member's log."""
     log = member.opened().log
     return log.view.history.term_of(log.view.range.last_sync), log.view.range.last_sync
 
 
 def answer_of(member: Member, asker: int = 0, *, wants_group: bool = False) -> Answer:
-    """Makes the answer of ``member``: its report about itself, and about the incarnation ``asker``. Only synced blocks
-    are included."""
+    """Makes the answer of ``member``: its report about itself, and its newest report of the incarnation ``asker``. Only
+    synced blocks are included."""
     opened = member.opened()
     told, heard, log = opened.told(), member.heard_of(asker), opened.log
     record = log.node_file.record

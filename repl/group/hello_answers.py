@@ -1,4 +1,4 @@
-"""The answer of a member to another member's hello."""
+"""Answers another member's hello."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from vlsn.ids import Incarnation, NodeName
 
 
 async def answer_hello(member: Member, confirming: Confirming, body: object) -> dict[str, Any]:
-    """Answers ``POST /v1/peer/hello``. A founding request is answered once everything is synced, and remembered: only
-    the node that received the answer "empty" may be the first to feed this node. A new master asks in the same way, so
-    a node that is looking for a master then looks at once."""
+    """Answers ``POST /v1/peer/hello``. The answer to a founding request waits until everything is synced. The asking
+    node is remembered: only the last node that received the answer "empty" may be the first to feed this node. A new
+    master sends the same request, so a node without a master then looks for it at once."""
     question = read_question(body)
     if question.group != member.config.group:
         raise WrongGroup(f"this node is of group {member.config.group}, not {question.group}")

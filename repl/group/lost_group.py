@@ -1,13 +1,14 @@
-"""A GROUP entry that a node has lost. A member that has the entry sends it in its answers to hellos.
+"""Replaces a GROUP entry that a node has lost. A member that has the entry sends it in its answers to hellos.
 
-A log that was cleaned past its GROUP entry has that entry in its state record only. A node that has lost both counts no
-votes or acknowledgements. The node neither leads nor cleans, and reports that in its status.
+A GROUP entry lists the members. If a log was cleaned past its GROUP entry, only the log's state record still has the
+entry. A node that has lost its GROUP entry and its state record counts no votes or acknowledgements. The node neither
+leads nor cleans, and its status says so.
 
     GROUP at 2, log cleaned up to 60, state lost      asks in its hellos; n2 knows GROUP 2, and no later one up to 95
                                                       95 is past 60: the entry at 2 is the valid one before VLSN 60
 
-The entries that n2 calls durable up to 95, and the entries before this log's first VLSN, belong to one history. A GROUP
-entry from 60 on would be in this log itself.
+In this example, two parts belong to one history: the entries that n2 reports as durable up to 95, and the entries
+before this log's first VLSN. A GROUP entry from 60 on would be in this log itself.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ def known_group(log: LocalLog) -> KnownGroup | None:
 
 def counts(known: KnownGroup, first: int) -> bool:
     """Returns whether ``known`` is the newest GROUP entry before ``first``, the first VLSN of the log that has lost it.
-    The sender knows the log up to ``upto``."""
+    The sender of ``known`` has the log up to ``upto``."""
     return known.vlsn < first <= known.upto + 1
 
 
 def take(member: Member, answer: Answer) -> None:
-    """Adopts a member's group if this log has lost its own. Raises ``BadBody``."""
+    """Adopts the group in a member's answer if this log has lost its own. Raises ``BadBody``."""
     log, known = member.log, answer.known_group
     if known is None or log is None or not is_lost(log):
         return

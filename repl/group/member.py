@@ -1,10 +1,10 @@
-"""A member: the part of a node that exists before, between and after its logs.
+"""A member: the part of a node that exists before, between and after its open logs.
 
     Member       settings, seams, network, events, state, the other members, the node file's record, counters
     OpenMember   while a log is open: the log, the current role, the holds of the other members on that log
 
-A part of the node receives one of the two and the other parts that it uses, but never the node. All of it is used on
-the event loop's thread.
+Each component of the node receives a ``Member`` or an ``OpenMember`` and the other components that it uses, but never
+the whole node. All of this module runs on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -49,19 +49,20 @@ class Counts:
     """Counters from a node's start to its stop, for its metrics."""
 
     appends: Seconds = field(default_factory=Seconds)
-    """Seconds from submission to acknowledgement."""
+    """The seconds from an append's submission to its acknowledgement."""
     duplicate_appends: int = 0
-    """The number of producers' submissions that were in the log already."""
+    """The number of producers' submissions that were in the log already when they were sent again."""
     commits: int = 0
     """The number of transactions that were submitted to be logged."""
     aborted: int = 0
     expired: int = 0
-    """The number of transactions that were dropped, because no call came for too long."""
+    """The number of transactions that were dropped because no call for them came in time."""
     gone: int = 0
-    """The number of commits that were requested when nothing of them was staged or logged."""
+    """The number of commits for which no entry was staged or logged."""
     old_images: int = 0
     readmitted: int = 0
-    """The number of members that came back as another incarnation and were admitted under their names, by this node."""
+    """The number of members that this node, as master, has admitted again after they came back as another
+    incarnation."""
     master_changes: int = 0
 
 
@@ -95,27 +96,27 @@ class Member:
         self.calls = PeerCalls(network, self.trust)
         """Calls to the other members."""
         self.may_found = config.first_member == config.name
-        """True while no member is known to have a log of this group."""
+        """True while no member is known to have a log of this group, so that this node may found the group."""
         self.founder: tuple[Incarnation, int] | None = None
-        """Incarnation and process of the node to which this one last reported that it is empty."""
+        """The incarnation and the process of the node to which this node last reported that it is empty."""
         self.recognised = False
-        """True once the members have been asked, and none remembers a promise that this node's disk has lost."""
+        """True once the members were asked, and none of them remembers a promise that this node's disk has lost."""
         self.stopping = False
         self.node_file: NodeFile | None = None
-        """The node file of the log that is open or being restored, or was last."""
+        """The node file of the log that is open, is being restored, or was open last."""
         self.open: OpenMember | None = None
-        """``None`` while no log is open. Callers that need a log call ``opened``."""
+        """The parts of the open log, or None while no log is open. Callers that need a log call ``opened``."""
         self.fatal = on_fatal
         self.workers = Workers(seams.threads, on_fatal)
         self.alarms: Callable[[], list[Alarm]] = list
-        """Returns the alarms of this node, for every answer to a hello."""
+        """Returns the alarms of this node, which are sent in every answer to a hello."""
         self._known_master: tuple[NodeName, int] | None = None
 
     @property
     def name(self) -> NodeName:
         return self.config.name
 
-    # Its events.
+    # Events.
 
     def set_state(self, state: str, reason: str = "") -> None:
         if (state, reason) != (self.state, self.reason):
@@ -123,7 +124,7 @@ class Member:
             self.event("state", state=state, reason=reason)
 
     def master_is(self, name: NodeName, term: int) -> None:
-        """Notes that this node is the master, or is now fed by ``name``."""
+        """Notes that this node has become the master, or that the node ``name`` feeds it now."""
         known = (name, term)
         if known != self._known_master:
             self.counts.master_changes += self._known_master is not None
@@ -142,13 +143,13 @@ class Member:
         logger.log(level_of(name, fields), "%s %s %s", self.config.name, name, text, extra={"said": said})
 
     def spoken(self) -> dict[NodeName, Levels]:
-        """Returns the levels of each member that has reported them, and this node's."""
+        """Returns the levels of this node, and of each member that has reported its levels."""
         return {**self.members.levels, self.name: self.seams.levels}
 
     def recognise(self, known: bool) -> None:
         self.recognised = known
 
-    # Its log.
+    # The log.
 
     @property
     def log(self) -> LocalLog | None:
@@ -156,8 +157,8 @@ class Member:
 
     @property
     def record(self) -> NodeRecord | None:
-        """The node file's record of the last open log, even while the log is restored. None before the first log is
-        open."""
+        """The record in the node file of the last open log, available even while the log is restored. None before the
+        first log is opened."""
         return self.node_file.record if self.node_file is not None else None
 
     @property
@@ -165,7 +166,8 @@ class Member:
         return self.record.incarnation if self.record is not None else 0
 
     def _is_signed_only(self) -> bool:
-        """Says whether unsigned calls and answers are refused. They are while this node does not know its level."""
+        """Returns whether unsigned calls and answers are refused. While this node does not know its level, they are
+        refused."""
         record = self.record
         return record is None or record.level >= SIGNED
 
@@ -176,8 +178,8 @@ class Member:
         return await Offload(self.workers["reads"])(job)
 
     def opened(self) -> OpenMember:
-        """Returns the open log's parts. Raises ``NotMaster`` while the log is not open, or is being closed; ``Damaged``
-        if the log does not open."""
+        """Returns the open log's parts. Raises ``NotMaster`` while the log is not open or is being closed, and
+        ``Damaged`` if the log does not open."""
         if self.open is not None:
             self.open.check()
             return self.open
@@ -200,11 +202,11 @@ class Member:
         heard, role = self.members.heard.of(incarnation), self.role
         return both(heard, role.heard_of(incarnation)) if role is not None else heard
 
-    # Whether this node is still a member.
+    # Removal.
 
     def removed(self) -> str:
         """Returns why this node is no longer a member: its log's list or another member says so, and no master feeds
-        it. Returns "" if it may be a member."""
+        it. Returns "" if the node may still be a member."""
         log = self.log
         if log is None or self.master_name() is not None:
             return ""
@@ -214,12 +216,12 @@ class Member:
         return "; ".join(f"{name}: {said}" for name, said in sorted(self.members.unlisted_by.items()))
 
     def check_listed(self) -> None:
-        """Raises ``NotListed`` while this node knows that it was removed, because its reads would become older without
-        limit."""
+        """Raises ``NotListed`` while this node knows that it was removed from the group. Reads from a removed node
+        would become older without limit."""
         if why := self.removed():
             raise NotListed(f"{self.name} is no longer a member of the group: {why}")
 
-    # Who leads.
+    # The master.
 
     @property
     def role(self) -> Role | None:
@@ -234,7 +236,7 @@ class Member:
         return self.role.master_url if self.role is not None else None
 
     def master_name(self) -> NodeName | None:
-        """Returns the node that this one knows as the master, itself included."""
+        """Returns the node that is the master, as far as this node knows; it may be this node."""
         if self.is_master():
             return self.config.name
         role = self.role
@@ -249,11 +251,11 @@ class OpenMember:
         self.log = log
         self.stage = Stage(log.cycle)
         self.pages: PageSource | None = None
-        """The messages of destinations that the log no longer has."""
+        """Reads messages of destinations that the log no longer has."""
         self.holds = MemberHolds(log, member.name, self._hold_dropped)
         self.announced: tuple[Term, str] = (Term(0), "")
-        """The node that this one has asked to take over as master, and the term then. It stays set after the term has
-        ended."""
+        """The node that this one has asked to take over as master, and the term at that time. The attribute stays set
+        after the term has ended."""
         self._parts: dict[type, object] = {}
         self._rolling_back: asyncio.Future[None] | None = None
         member.node_file = log.node_file
@@ -264,7 +266,7 @@ class OpenMember:
         self._parts |= {type(part): part for part in parts}
 
     def part(self, kind: type[P]) -> P:
-        """Returns the part of that class, while the log is open."""
+        """Returns the registered part of the class ``kind``. Raises ``NotMaster`` while the log is being closed."""
         part = self._parts[kind]
         assert isinstance(part, kind)
         return part
@@ -280,14 +282,14 @@ class OpenMember:
 
     @property
     def lead(self) -> Role | None:
-        """The role of this node while it is the master; otherwise None."""
+        """The role of this node if it is the master; otherwise None."""
         role = self.stage.role
         return role if role is not None and role.leads and self.member.is_master() else None
 
-    # Its report.
+    # Promises.
 
     def told(self) -> Told:
-        """Returns this node's report of promises, which it never takes back."""
+        """Returns this node's report of its promises, which it never takes back."""
         log, role = self.log, self.stage.role
         record = log.node_file.record
         if role is None or not role.streams_in(Term(record.term)):
@@ -295,12 +297,12 @@ class OpenMember:
         last = log.view.range.last_sync
         return Told(record.sequence, record.term, last, log.view.history.term_of(last))
 
-    # Its log's end.
+    # The log's end.
 
     async def roll_back(self, matchpoint: Vlsn) -> None:
-        """Rolls back the blocks after ``matchpoint``; on return the rollback is done, or was refused. Raises
-        ``RollbackProhibited``, and the errors of ``Log.rollback``. Continues if its caller is cancelled; ``drained``
-        waits for it."""
+        """Rolls back the blocks after ``matchpoint``. On return the rollback is complete, or was refused. Raises
+        ``RollbackProhibited``, and the errors of ``Log.rollback``. If the caller is cancelled, the rollback continues,
+        and ``drained`` waits for its end."""
         self.check()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         last = self.log.view.range.last
@@ -310,7 +312,7 @@ class OpenMember:
         self.member.event("rolled_back", to=matchpoint, **{"from": last})
 
     async def drained(self) -> None:
-        """Waits until everything handed to the log is synced, and a running rollback has finished."""
+        """Waits until everything that was passed to the log is synced, and a running rollback has finished."""
         rolling_back = self._rolling_back
         if rolling_back is not None:
             await asyncio.wait([rolling_back])

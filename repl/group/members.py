@@ -1,6 +1,6 @@
 """The other members, as one node knows them: their URLs and their reports.
 
-Members are the nodes that the group's log lists. While this node knows no such list, they are the nodes in its
+The members are the nodes that the group's log lists. A node that knows no list of members uses the nodes in its
 settings.
 """
 
@@ -20,30 +20,33 @@ from vlsn.ids import NodeName
 from vlsn.levels import SIGNED, Levels
 
 BY_OWN_WORD_MAX = 4
-"""The most members that are kept on their own word alone. The latest are kept."""
+"""The most nodes that are remembered because they themselves claim to be members. If there are more, the latest nodes
+are kept."""
 
 
 class Members:
-    """The members, from the node's start to its stop. ``group`` returns the newest list in the node's log."""
+    """The other members, from the node's start to its stop. ``group`` returns the newest list of members in the node's
+    log."""
 
     def __init__(self, config: NodeConfig, group: Callable[[], GroupEntry | None]) -> None:
         self._config = config
         self._group = group
         self._learned: dict[NodeName, str] = {}
-        """A master that neither this node's log nor its settings name."""
+        """The URL of a master that neither this node's log nor its settings contain."""
         self._vouched: dict[NodeName, str] = {}
-        """The nodes in the newer list of another member."""
+        """Nodes in another member's list, if that list is newer than this node's."""
         self._by_own_word: dict[NodeName, str] = {}
-        """Nodes that claim to be in a newer list. These nodes are asked while too few members of this node's own list
-        are reachable."""
+        """Nodes that claim to be in a newer list of members. Such nodes are asked only while too few members of this
+        node's own list can be reached."""
         self.heard = Heard()
         """The reports of other nodes about themselves, since this process started."""
         self._left: dict[NodeName, str] = {}
-        """The URL where each node was last looked for and not found."""
+        """For each node that was not found, the URL where it was last looked for."""
         self.silent: dict[NodeName, str] = {}
-        """Members that could not be reached when last asked, and why. Each is asked every ``peers.TELL_S``."""
+        """Members that could not be reached when last asked, with the reason. Each member is asked once in
+        ``peers.TELL_S`` seconds."""
         self.alarms: dict[NodeName, list[Alarm]] = {}
-        """Each member's alarms, from its last answer. The only alarm of a silent member is its silence."""
+        """Each member's alarms, from its last answer. A silent member has one alarm, its silence."""
         self.levels: dict[NodeName, Levels] = {}
         """Each member's levels, from its last answer."""
         self.unsigned: set[NodeName] = set()
@@ -51,17 +54,16 @@ class Members:
         self.keys: dict[NodeName, tuple[str, ...]] = {}
         """The IDs of the keys that each member accepts. The first is the ID of the key with which it signs."""
         self.strangers: dict[NodeName, str] = {}
-        """Members that shared no level with this node when it last asked."""
+        """Members that shared no level with this node when it last asked them."""
         self.unlisted_by: dict[NodeName, str] = {}
-        """Members whose last answer was that the group no longer lists this node. A later silence changes nothing, a
-        feed clears them."""
+        """Members whose last answer said that the group no longer lists this node. A member's later silence changes
+        nothing; a feed from a master clears the list."""
 
-    # Where they are.
+    # URLs.
 
     @property
     def listed(self) -> dict[NodeName, str]:
-        """The members that may send requests to this node: those that its group lists, or else those in its
-        settings."""
+        """The members whose requests this node accepts: those that its group lists, otherwise those in its settings."""
         configured, logged = self._config.members, self._logged
         return {name: self._place(name) for name in (configured if logged is None else logged)}
 
@@ -72,9 +74,9 @@ class Members:
         return None if group is None else {NodeName(each.name): each.url for each in group.members}
 
     def _place(self, name: NodeName) -> str:
-        """Returns the URL of ``name``: from the settings, else from the group's list, else from a newer list. If the
-        node was last not found there, returns the next of these URLs, because a node may move and settings may be
-        old."""
+        """Returns the URL of ``name`` from the settings, from the group's list, or from a newer list, in this order.
+        If the node was last not found at a URL, the next one is returned, because a node may move and settings may
+        be old."""
         if name == self._config.name:
             return self._config.url
         said = (self._config.members, self._logged or {}, self._vouched, self._learned, self._by_own_word)
@@ -84,26 +86,26 @@ class Members:
 
     @property
     def urls(self) -> dict[NodeName, str]:
-        """The URLs that this node asks: of every member, and of nodes that only its settings name."""
+        """The URLs that this node calls: of all members, and of nodes that only its settings name."""
         hints = self._by_own_word if self._by_own_word and self.are_too_few() else {}
         names = {**hints, **self._vouched, **self._learned, **(self._logged or {}), **self._config.members}
         return {name: self._place(name) for name in names}
 
     def are_too_few(self) -> bool:
-        """Returns whether the reachable members of this node's own list are too few to elect a master."""
+        """Returns whether too few members of this node's own list can be reached to elect a master."""
         electable = self.electable
         return sum(name not in self.silent for name in electable) < majority(len(electable))
 
     def vouches_for_itself(self, name: NodeName) -> bool:
-        """Returns whether only ``name`` itself has said that it is a member."""
+        """Returns whether no node but ``name`` itself has claimed that ``name`` is a member."""
         return name not in {**self._vouched, **self._learned, **self.listed, **self._config.members}
 
     def vouched_for(self, members: Mapping[str, str]) -> None:
-        """Notes the list of a member that has a newer list than this node."""
+        """Notes another member's list of members, which is newer than this node's list."""
         self._vouched = {NodeName(name): url for name, url in members.items() if url}
 
     def told_of_itself(self, name: NodeName, url: str) -> None:
-        """Notes the claim of ``name`` that it is at ``url`` and in a newer list than this node's."""
+        """Notes that ``name`` claims to be at ``url``, and to be in a newer list than this node's."""
         if url:
             self._by_own_word.pop(name, None)
             self._by_own_word[name] = url
@@ -111,7 +113,8 @@ class Members:
                 del self._by_own_word[next(iter(self._by_own_word))]
 
     def learn(self, master: NodeName, url: str) -> None:
-        """Notes the master and its URL from a member's answer, if this node does not know that master."""
+        """Notes the master and its URL from a member's answer, if neither this node's log nor its settings name that
+        master."""
         if url and master not in {**self.listed, **self._config.members}:
             self._learned = {master: url}
 
@@ -129,12 +132,12 @@ class Members:
         return not set(self.electable) - {self._config.name}
 
     def not_at(self, name: NodeName, url: str, fault: VlsnLogError) -> None:
-        """Notes that ``name`` was not found at ``url``. Most faults are answers of the node, and change nothing."""
+        """Notes that ``name`` was not found at ``url``. Faults that are an answer of the node itself change nothing."""
         if isinstance(fault, Unreachable | WrongName | WrongGroup | Misdirected):
             self._left[name] = url
 
     def answered(self, name: NodeName, fault: VlsnLogError | None = None) -> None:
-        """Notes that ``name`` was asked, or has asked. A refusal is an answer, too."""
+        """Notes that ``name`` has answered or called. A refusal (``fault``) is an answer, too."""
         for kind, named in ((Unreachable, self.silent), (WrongVersion, self.strangers)):
             if isinstance(fault, kind):
                 named[name] = str(fault)
@@ -148,14 +151,14 @@ class Members:
             self.unsigned.add(NodeName(name))
 
     def vetted(self, name: NodeName, answer: Answer) -> Answer:
-        """Returns the answer of ``name`` with the levels that count. A node that does not sign cannot have the level at
-        which everything is signed, whatever it says."""
+        """Returns the answer of ``name``, with corrected levels. If the node does not sign its answers, the level at
+        which every call must be signed is removed from its levels."""
         if name not in self.unsigned or answer.levels.max < SIGNED:
             return answer
         return structs.replace(answer, levels=answer.levels.below(SIGNED))
 
     def check_strangers(self) -> None:
-        """Raises ``WrongVersion`` with the names of the members that share no level with this node, if there are
-        any."""
+        """Raises ``WrongVersion`` if some members share no level with this node. The error names all members without a
+        common level."""
         if self.strangers:
             raise WrongVersion("; ".join(said for _, said in sorted(self.strangers.items())))

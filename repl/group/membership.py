@@ -1,17 +1,19 @@
-"""Membership: the changes of a group, and the members that count while a change is not durable yet.
+"""Membership: the changes of a group, and the members that count before a change is durable.
 
     log      … GROUP at 2 {n1 a, n2 b, n3 c} …… GROUP at 90 {n1 a, n2 b, n3 c'} ……
     counts   up to 90: a b c        from 90 on, until it is durable: a and b, of 3        then: a b c'
 
-1. A GROUP entry counts while it is in the log, and stops counting when it is rolled back. It lists all members.
-   Consecutive entries differ by one electable member, so that majorities of both overlap (Raft's dissertation, §4.1).
-   It is appended only in a term whose first block is durable, and only after a durable GROUP entry. (Without this
-   condition, the algorithm as first printed in that section was wrong.)
+A GROUP entry in the log lists all members. An incarnation (a, b, c above) identifies a node's store.
+
+1. A GROUP entry counts while it is in the log, and stops counting when it is rolled back. Consecutive entries differ by
+   one electable member, so that majorities of both overlap (Raft's dissertation, §4.1). A GROUP entry is appended only
+   in a term whose first block is durable, and only after a durable GROUP entry. (Without this condition, the algorithm
+   as first printed in that section was wrong.)
 2. A change of a name's incarnation is two changes at once: one voter leaves, another joins. Majorities of the two lists
-   need not overlap (b c of the one, a c' of the other, if the disk of c comes back). Until such an entry is durable,
-   the member counts for the size of the group only. So a majority consists of nodes that are in both lists, and the
-   wiped node cannot admit itself with its own ack.
-3. A node that is not listed may be fed. Its votes and acknowledgements do not count.
+   need not overlap (b c of the old list, a c' of the new one, if the disk of c comes back). Until a GROUP entry with a
+   changed incarnation is durable, the changed member only counts in the size of the group. So a majority consists of
+   nodes that are in both lists, and the wiped node cannot admit itself with its own acknowledgement.
+3. A node that is not listed may be fed, but its votes and acknowledgements do not count.
 
 Pure.
 """
@@ -33,12 +35,12 @@ from vlsn.ids import Incarnation, Vlsn
 from vlsn.levels import HTTPS_URLS
 
 NOBODY = f"{0:016x}"
-"""The incarnation of no node: no node draws 0."""
+"""An incarnation that belongs to no node, because no node draws 0."""
 Priority = Annotated[int, Meta(ge=0, le=PRIORITY_MAX)]
 
 
 class Add(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="change", tag="add"):
-    """``name`` joins, and becomes electable once it has caught up, unless ``secondary``."""
+    """A request to add ``name``, which becomes electable once it has caught up, unless ``secondary``."""
 
     name: Name
     url: str
@@ -51,7 +53,7 @@ class Remove(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Promote(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="change", tag="promote"):
-    """A secondary becomes electable once it has caught up."""
+    """A request to make a secondary member electable, once it has caught up."""
 
     name: Name
 
@@ -62,18 +64,18 @@ class Prefer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="change", tag="move"):
-    """A new URL of the same node."""
+    """A request to set a new URL for a member."""
 
     name: Name
     url: str
 
 
 Change = Add | Remove | Promote | Prefer | Move
-"""The change that a person asks for: the body of ``POST /v1/admin/group``."""
+"""A change that a user requests: the body of ``POST /v1/admin/group``."""
 
 
 def read_change(body: object) -> Change:
-    """Decodes a change. Raises ``BadBody``."""
+    """Decodes a change of the group. Raises ``BadBody``."""
     try:
         change: Change = msgspec.convert(body, Change)
     except msgspec.ValidationError as error:
@@ -81,11 +83,11 @@ def read_change(body: object) -> Change:
     return change
 
 
-# The contents of the next GROUP entry. The caller that appends it sets ``previous``.
+# The next GROUP entry. The caller that appends the entry sets its field ``previous``.
 
 
 def with_member(group: GroupEntry, add: Add, incarnation: str) -> GroupEntry:
-    """Adds ``add.name`` as a secondary. Raises ``BadArgument``."""
+    """Adds ``add.name`` to the members as a secondary. Raises ``BadArgument``."""
     url = add.url.rstrip("/")
     for member in group.members:
         if member.name == add.name:
@@ -106,7 +108,8 @@ def with_member(group: GroupEntry, add: Add, incarnation: str) -> GroupEntry:
 
 
 def with_url(group: GroupEntry, move: Move, incarnation: str) -> GroupEntry:
-    """Gives ``move.name`` another URL, at which the node of ``incarnation`` has answered. Raises ``BadArgument``."""
+    """Sets another URL for ``move.name``. The node with ``incarnation`` has answered at that URL. Raises
+    ``BadArgument``."""
     url = move.url.rstrip("/")
     moved = member_of(group, move.name)
     if moved.incarnation != incarnation:
@@ -121,7 +124,7 @@ def with_url(group: GroupEntry, move: Move, incarnation: str) -> GroupEntry:
 
 
 def check_level(change: Change, level: int) -> None:
-    """Checks that every member, now and later, can read the URL of a change: older ones refuse ``https``. Raises
+    """Checks that the URL of a change fits the group's level: members of an older level refuse ``https`` URLs. Raises
     ``BadArgument``."""
     if isinstance(change, Add | Move) and change.url.startswith("https:") and level < HTTPS_URLS:
         raise BadArgument(
@@ -150,12 +153,12 @@ def with_priority(group: GroupEntry, name: str, priority: int) -> GroupEntry:
 
 
 def with_incarnation(group: GroupEntry, name: str, incarnation: Incarnation) -> GroupEntry:
-    """Sets another incarnation for the name."""
+    """Sets another incarnation (store) for a member's name."""
     return _with(group, name, incarnation=f"{incarnation:016x}")
 
 
 def member_of(group: GroupEntry, name: str) -> Member:
-    """Returns the member of that name. Raises ``BadArgument``."""
+    """Returns the member with this name. Raises ``BadArgument``."""
     for member in group.members:
         if member.name == name:
             return member
@@ -174,13 +177,13 @@ def _checked(group: GroupEntry) -> GroupEntry:
         raise BadArgument(str(error)) from None
 
 
-# Which members count.
+# Counted members.
 
 
 def counting(groups: Sequence[tuple[Vlsn, GroupEntry]], dtvlsn: int) -> GroupEntry | None:
-    """Returns the group by which votes and acks are counted: the newest one, in which members with a changed
-    incarnation do not count while the change may be rolled back. ``groups`` has the last durable GROUP entry and all
-    later ones, as in ``History``."""
+    """Returns the group whose members count for votes and acknowledgements. The newest group is returned, but without a
+    member whose changed incarnation may be rolled back. ``groups`` has the last durable GROUP entry and all later ones,
+    as in ``History``."""
     if not groups:
         return None
     at, newest = groups[-1]
@@ -199,8 +202,8 @@ def counting(groups: Sequence[tuple[Vlsn, GroupEntry]], dtvlsn: int) -> GroupEnt
 
 
 def leaving(groups: Sequence[tuple[Vlsn, GroupEntry]], dtvlsn: int, name: str, incarnation: int) -> bool:
-    """Returns whether a member is leaving. Then the newest list no longer has it and may still be rolled back, and the
-    list before has the member as electable."""
+    """Returns whether a member is leaving: the newest list no longer has it but may be rolled back, and the list before
+    has it as electable."""
     if len(groups) < 2 or groups[-1][0] <= dtvlsn or any(member.name == name for member in groups[-1][1].members):
         return False
     own = name, f"{incarnation:016x}"
@@ -215,9 +218,9 @@ def check_change(
     term_start: Vlsn,
     live: frozenset[Incarnation],
 ) -> None:
-    """Checks whether the master may append ``proposed`` now. ``durable`` is the VLSN that this term's own count has
-    proven. ``live`` are the incarnations that are fed and heard, the master's own included. Raises ``GroupBusy``,
-    ``InsufficientReplicas``."""
+    """Checks whether the master may append ``proposed`` now. ``durable`` is the VLSN that the acknowledgements of this
+    term prove to be durable. ``live`` are the incarnations that are fed and answer, the master's own included. Raises
+    ``GroupBusy``, ``InsufficientReplicas``."""
     at, _ = groups[-1]
     if not term_start or durable < term_start:
         raise GroupBusy("the first block of this master's term is not durable yet; try again")
@@ -235,7 +238,7 @@ def check_change(
 
 
 def listed_as(group: GroupEntry, name: str, incarnation: int) -> Member | None:
-    """Returns the member of that name, if the group lists that incarnation for it."""
+    """Returns the member with this name, if the group lists ``incarnation`` for it; otherwise None."""
     for member in group.members:
         if member.name == name:
             return member if int(member.incarnation, 16) == incarnation else None

@@ -1,8 +1,8 @@
-"""Old images of disks: detects whether a starting node has lost promises that it made.
+"""Old images of disks: detects that a starting node has lost promises that it made.
 
 A node's promises depend on its disk: votes and terms are in its node file, acknowledged blocks in its log. If an older
-image of that disk comes back, the node could make different promises. Its own disk cannot show that; other members,
-which received later reports, can.
+image of the disk comes back, the node could make contradicting promises. The node's own disk cannot show that it is
+old. Other members can, because they have received later reports.
 
     n3 reported   node file 17, stored term 5; VLSN 90, of term 4, synced
     n3 starts     node file 17, VLSN 90 of term 4 in its log         the same disk
@@ -12,17 +12,17 @@ which received later reports, can.
                   90
                                                                      of term 4 was acknowledged in its place
 
-1. A report of one incarnation never falls below its earlier reports. Every change of a node file raises its *sequence*.
-   Within one term a log only grows if it was matched with its master's, or is the master's. A node that has not met its
-   term's master yet reports no VLSN (``vlsn`` 0), because its tail may still be rolled back.
+1. A report of one incarnation (store) is never below its earlier reports. Every change of a node file raises its
+   *sequence*. Within one term a log only grows if it agrees with its master's log, or is the master's. If a node has
+   not met its term's master yet, its tail may still be rolled back, so it reports no VLSN (``vlsn`` 0).
 2. A report names a VLSN and the term of its block. Two logs with the same pair are equal up to that VLSN. A starting
-   node *shows* its log, and its vote floor if that is above the log's end.
+   node *shows* its log, and its vote floor (the log's former end) if that is above the log's end.
 3. Reports are kept in memory only: each member keeps them while it runs. An old image is not detected if no running
    member has a newer report.
-4. A damaged image may be restored before it can ask. Its acknowledged end is then compared with the restored log: the
-   log contains it, or a later term has replaced it. A restore copies only durable blocks, and stores only their terms.
-   A durable block of a later term proves that all earlier durable entries are before it. Lost votes do not come back: a
-   restore does not raise the sequence.
+4. A damaged image may be restored before the node can ask. In that case the image's acknowledged end is compared with
+   the restored log: the log contains it, or a later term has replaced it. A restore copies only durable blocks, and
+   stores only their terms. A durable block of a later term proves that all earlier durable entries are before it. Lost
+   votes do not come back: a restore does not raise the sequence.
 
 Pure.
 """
@@ -37,14 +37,14 @@ from vlsn.ids import Vlsn
 from vlsn.state.node_file import NodeRecord
 
 HEARD_MAX = 4 * MEMBERS_MAX
-"""The most incarnations that are remembered; the latest reports are kept."""
+"""The most incarnations whose reports are remembered; the latest reports are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The report of an incarnation: its node file's ``sequence``, its stored ``term``, and its position. ``vlsn`` is
-    synced, and equal in the log of the master of ``term``. ``block_term`` is the term of the block at ``vlsn``. Both
-    are 0 if they are not known."""
+    """The report of an incarnation: its node file's ``sequence``, its stored ``term``, and its position. The log up to
+    ``vlsn`` is synced, and equal to the log of the master of ``term``. ``block_term`` is the term of the block at
+    ``vlsn``. ``vlsn`` and ``block_term`` are 0 if they are not known."""
 
     sequence: int = 0
     term: int = 0
@@ -57,18 +57,18 @@ NOTHING = Told()
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The evidence of a starting node: its node file, and its synced log from ``first`` to ``last``."""
+    """The evidence that a starting node shows: its node file, and its synced log from ``first`` to ``last``."""
 
     sequence: int
     term: int
     first: int
     last: int
     floor: tuple[int, int]
-    """(term, VLSN) of its vote floor while its log ends before that; otherwise (0, 0)."""
+    """(term, VLSN) of the node's vote floor while its log ends before the floor; otherwise (0, 0)."""
     term_of: Callable[[Vlsn], int] = field(repr=False)
 
     def holds(self, vlsn: int, block_term: int) -> bool:
-        """Returns whether the log has that block's end, or may have had it below its floor."""
+        """Returns whether the log contains the end of that block, or may have contained it below the vote floor."""
         if (block_term, vlsn) <= self.floor:
             return True
         if vlsn > self.last:
@@ -77,20 +77,21 @@ class Shown:
 
 
 def both(one: Told, other: Told) -> Told:
-    """Merges two reports of one incarnation."""
+    """Merges two reports of one incarnation into the newer values of both."""
     most = max(one, other, key=lambda told: (told.term, told.block_term, told.vlsn))
     return replace(most, sequence=max(one.sequence, other.sequence))
 
 
 def show(record: NodeRecord, *, first: int, last: int, term_of: Callable[[Vlsn], int]) -> Shown:
-    """Makes the evidence. ``first`` and ``last`` are of the synced log, 0 if it is empty."""
+    """Makes the evidence of a starting node. ``first`` and ``last`` are the ends of the synced log, 0 if it is
+    empty."""
     floor = (record.floor_term, record.floor_vlsn)
     below_floor = (term_of(Vlsn(last)), last) < floor
     return Shown(record.sequence, record.term, first, last, floor if below_floor else (0, 0), term_of)
 
 
 def forgotten(shown: Shown, heard: Told) -> str:
-    """Describes which of its reports a starting node has lost; "" for none."""
+    """Describes which of its reported promises a starting node has lost; "" if it has lost none."""
     if shown.sequence < heard.sequence:
         return f"its node file is change {shown.sequence}, but change {heard.sequence} was reported"
     if shown.term < heard.term:
@@ -104,7 +105,7 @@ def forgotten(shown: Shown, heard: Told) -> str:
 
 
 class Heard:
-    """The reports that one node has received of each incarnation, while it runs."""
+    """The reports that this node has received from other incarnations since it started."""
 
     def __init__(self) -> None:
         self._told: dict[int, Told] = {}

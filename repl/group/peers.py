@@ -19,11 +19,11 @@ from vlsn.errors import NotListed, Unreachable, VlsnLogError, WrongGroup, WrongN
 from vlsn.ids import NodeName, Term
 
 TELL_S = 5.0
-"""Seconds between two exchanges of reports among the members (``old_images``)."""
+"""Members exchange reports of their promises once in this many seconds (``old_images``)."""
 
 
 async def ask(member: Member, name: NodeName, url: str, purpose: Purpose) -> Answer:
-    """Sends a hello. Raises ``Unreachable``, a ``FeedRefused`` subclass, or ``BadBody``."""
+    """Sends a hello to a member. Raises ``Unreachable``, a ``FeedRefused`` subclass, or ``BadBody``."""
     if name == member.config.name:
         return answer_of(member)
     try:
@@ -66,7 +66,7 @@ async def ask(member: Member, name: NodeName, url: str, purpose: Purpose) -> Ans
 
 
 def _hear_of_holds(member: Member, master: Answer) -> None:
-    """Adopts the positions from which members still need the log, unless the master's term is over."""
+    """Adopts the positions from which members still need the log, unless the term of the answering master is over."""
     opened = member.open
     if opened is None or (opened.role is not None and opened.role.leads):
         return
@@ -75,12 +75,13 @@ def _hear_of_holds(member: Member, master: Answer) -> None:
 
 
 def heard_in(answer: Answer) -> Told:
-    """Returns the answering node's newest report of the asker."""
+    """Returns the newest report of this node that the answering node has."""
     return Told(answer.heard_sequence, answer.heard_term, answer.heard_told, answer.heard_told_term)
 
 
 async def tell(member: Member) -> None:
-    """Exchanges reports periodically, for ever: an old report reveals no old image."""
+    """Exchanges reports periodically, without end. Reports must be recent, because an old report reveals no old
+    image."""
     while True:
         await asyncio.sleep(TELL_S)
         if member.recognised:
@@ -94,7 +95,7 @@ async def tell_all(member: Member) -> None:
         try:
             await ask(member, name, url, DISCOVERY)
         except (VlsnLogError, OSError):
-            pass  # a silent member receives the report another time
+            pass  # a silent member receives the report later
 
     await asyncio.gather(*(one(name, url) for name, url in member.members.listed.items() if name != member.name))
 
@@ -117,7 +118,7 @@ async def ask_to_stand(member: Member, name: NodeName, term: Term) -> None:
 
 async def post_to(member: Member, name: NodeName, path: str, message: msgspec.Struct) -> bytes:
     """Posts to the member ``name``, and returns the body of the answer. Raises as ``post``. If the member was not
-    found, the next try uses another URL."""
+    found, the next call uses another of its URLs."""
     url = member.members.urls[name]
     try:
         return await post(member, name, url + path, message)

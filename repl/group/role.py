@@ -1,7 +1,8 @@
-"""A role: a member's work while its log is open, and the calls that its node makes.
+"""A role: the work of a member while its log is open, and the calls that its node makes to it.
 
-A member returns, founds, leads or follows, one role at a time on the ``Stage``. A role has ended completely when the
-next one begins. The base class answers like a node without a master.
+The roles are: returning with a used disk, founding, leading and following. A member has one role at a time, which runs
+on the ``Stage``. The next role begins only when a role has ended completely. The base class answers like a node without
+a master.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ class Role(LogListener):
     """The current role of a node."""
 
     term = Term(0)
-    """The term in which this node is, or is about to become, the master; 0 for any other role."""
+    """The term in which this node is the master, or is about to become the master; 0 in any other role."""
     master: NodeName | None = None
-    """The node that feeds this one, or last did."""
+    """The node that feeds this node, or fed it last."""
     unlisted_by: Collection[NodeName] = ()
     """The nodes that have answered that the group no longer lists this node."""
 
@@ -32,18 +33,18 @@ class Role(LogListener):
         """Runs until the role has ended, or is cancelled."""
         raise NotImplementedError
 
-    # Events, besides those of the log.
+    # Events of the node.
 
     def tick(self) -> None:
-        """Does the periodic work, every ``TICK_S``."""
+        """Does periodic work; called once in ``TICK_S`` seconds."""
 
     def called(self) -> None:
-        """Notes that a new master is calling its replicas."""
+        """Called when a new master contacts its replicas."""
 
     def hold_dropped(self, replica: str, first: Vlsn) -> None:
-        """Notes that the log is cleaned past the end of ``replica``. The log will begin at ``first``."""
+        """Called when cleaning passes the end of ``replica``. The log will begin at VLSN ``first``."""
 
-    # Answers.
+    # State.
 
     @property
     def leads(self) -> bool:
@@ -51,25 +52,25 @@ class Role(LogListener):
 
     @property
     def master_url(self) -> str | None:
-        """The URL for appends, while this role knows another node as the master."""
+        """The URL to which appends go, if this role knows another node as the master."""
         return None
 
     @property
     def taking_feed(self) -> bool:
-        """True while a feed has begun and does not stream yet."""
+        """True from the start of a feed until its first block."""
         return False
 
     @property
     def replicas(self) -> int:
-        """The number of feeds that this node serves."""
+        """The number of feeds that this node sends."""
         return 0
 
     def streams_in(self, term: Term) -> bool:
-        """Returns whether this log is the log of the master of ``term``, or matched with it."""
+        """Returns whether this log is the log of the master of ``term``, or agrees with it."""
         return False
 
     def heard_of(self, incarnation: int) -> Told:
-        """Returns what ``incarnation`` has acknowledged to this role."""
+        """Returns the end that ``incarnation`` has acknowledged to this role."""
         return NOTHING
 
     async def read_index(self) -> Vlsn:
@@ -79,7 +80,7 @@ class Role(LogListener):
 
 
 class Stage:
-    """The stage on which one role runs at a time, and receives the log's events."""
+    """Runs one role at a time, and passes the log's events to it."""
 
     def __init__(self, cycle: WriteCycle) -> None:
         self._cycle = cycle
@@ -88,7 +89,7 @@ class Stage:
         self._task: asyncio.Task[None] | None = None
 
     async def play(self, role: Role) -> BaseException | None:
-        """Runs ``role`` until it ends by itself, fails, or is ended. Returns the failure, if there was one."""
+        """Runs ``role`` until it ends by itself, fails, or is ended. Returns the error if it failed."""
         self.role = self._cycle.listener = role
         task = self._task = asyncio.create_task(role.run(), name=type(role).__name__)
         try:
@@ -105,8 +106,8 @@ class Stage:
 
 
 async def cancelled(*tasks: asyncio.Task[None]) -> None:
-    """Cancels ``tasks`` repeatedly, and returns when all have ended. One cancel may be lost if a timeout in a library
-    expires at the same moment."""
+    """Cancels ``tasks`` repeatedly, and returns when all of them have ended. One cancel can be lost if a timeout in a
+    library expires at the same moment."""
     under_way = {task for task in tasks if not task.done()}
     while under_way:
         for task in under_way:

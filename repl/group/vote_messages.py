@@ -1,7 +1,7 @@
-"""The messages of elections: votes between nodes, and the actions of the core.
+"""The messages of elections: votes between nodes, and the actions of the election rules.
 
-``POST /v1/peer/vote`` carries the two messages; their numbers are in the range of a record or a block. The core
-(``election``) returns actions, and its owner (``electing``) carries them out in order.
+``POST /v1/peer/vote`` carries a request and its reply; their numbers are in the range of a record or a block. The rules
+(``election``) return actions, which ``electing`` executes in order.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from vlsn.format.json_messages import read_json, read_object
 from vlsn.ids import Term
 
 StoodTerm = Annotated[int, Meta(ge=1, le=STORED_TERM_MAX)]
-"""A term that the candidate has stored before."""
+"""A term that the candidate has stored before it requested votes."""
 End = tuple[int, int]
-"""The last term and the last VLSN of a log. Logs are compared by this pair."""
+"""The last term and the last VLSN of a log. Two logs are compared by their last term and last VLSN."""
 
 
 class VoteRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request for a vote. ``pre``: a pre-vote, which stores nothing. ``transfer``: the master itself asked for the
-    election. ``highest_of_all``: every electable member has reported its end in this election, and the candidate's end
-    is the highest."""
+    """A request for a vote. ``pre`` marks a pre-vote, which stores nothing. ``transfer`` means that the master itself
+    asked for the election. ``highest_of_all`` means that every electable member has reported its log's end in this
+    election, and the candidate's end is the highest."""
 
     group: Name
     sender: Name
@@ -38,7 +38,7 @@ class VoteRequest(msgspec.Struct, frozen=True, kw_only=True):
     transfer: bool = False
     highest_of_all: bool = False
     sequence: Number = 0
-    """The sequence of the candidate's node file."""
+    """The change counter of the candidate's node file."""
 
     @property
     def end(self) -> End:
@@ -46,8 +46,8 @@ class VoteRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VoteReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The reply of a voter. ``term`` is the voter's stored term, ``last_*`` the end of its log. ``reason`` is the
-    reason of a refusal. ``master`` is the voter's master, "" for none."""
+    """The reply of a voter. ``term`` is the voter's stored term, ``last_*`` is the end of its log. ``reason`` is the
+    reason for a refusal. ``master`` is the master that the voter knows, or ""."""
 
     sender: Name
     incarnation: Hex
@@ -59,7 +59,7 @@ class VoteReply(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     master: str = ""
     sequence: Number = 0
-    """The sequence of the voter's node file."""
+    """The change counter of the voter's node file."""
 
     @property
     def end(self) -> End:
@@ -77,7 +77,8 @@ def read_reply(body: bytes) -> VoteReply:
 
 
 class Stand(msgspec.Struct, frozen=True, kw_only=True):
-    """``POST /v1/peer/stand``: the master of ``term`` asks ``to``, which has the master's whole log, to take over."""
+    """The body of ``POST /v1/peer/stand``: the master of ``term`` asks ``to`` to take over. ``to`` has the master's
+    whole log."""
 
     group: Name
     sender: Name
@@ -87,7 +88,7 @@ class Stand(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Store term and vote in the node file, synced, before any later action."""
+    """An action: store term and vote in the node file, synced, before any later action."""
 
     term: Term
     voted_for: str
@@ -95,21 +96,21 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Send these requests. The replies are passed to ``answered``."""
+    """An action: send these requests for votes. The replies are passed to ``answered``."""
 
     requests: tuple[VoteRequest, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """This node is the master of ``term``: seal its TERM entry."""
+    """An action: this node is the master of ``term``, and seals its TERM entry."""
 
     term: Term
 
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
-    """Stop sealing and feeds of this node's term, if it is the master; then follow."""
+    """An action: stop sealing and feeds of this node's term if it is the master, then follow."""
 
     reason: str
 

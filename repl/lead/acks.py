@@ -1,12 +1,13 @@
-"""The arithmetic of acknowledgements: the DTVLSN, and which appends may be answered.
+"""Computes the durable end (DTVLSN) from acknowledgements, and which appends may be answered.
 
-Pure. Every number is the last VLSN of a block that a node has *synced*.
+The DTVLSN is the highest VLSN that a majority has synced. The functions here are pure. Every VLSN in ``synced`` is the
+last VLSN of a block that a node has *synced*.
 
-1. Only electable incarnations that the group lists count, the master's own included. A majority is more than half of
-   them.
-2. The DTVLSN is the highest VLSN that a majority has synced, and moves only to blocks of the current term (Raft
-   §5.4.2). Until a majority has the term's first block, counting proves no older block durable.
-3. The master's own sync counts like any other: every majority is sufficient.
+1. Only the syncs of electable members that the group lists are counted, the master's own included. A majority is more
+   than half of these members.
+2. The DTVLSN moves only to blocks of the current term (Raft §5.4.2). Until a majority has the term's first block, no
+   count proves that an older block is durable.
+3. The master's own sync counts as one of the majority. A majority without the master is sufficient as well.
 
     synced {n1: 90, n2: 80, n3: 40}, term began at 61   ->   majority of 3 is 2   ->   DTVLSN 80
     synced {n1: 90, n2: 55, n3: 40}, term began at 61   ->   55 < 61              ->   unchanged
@@ -20,12 +21,13 @@ from vlsn.ids import NULL_VLSN, Incarnation, Vlsn
 
 
 def durable_vlsn(synced: Mapping[Incarnation, Vlsn], electable: Collection[Incarnation], *, term_start: Vlsn) -> Vlsn:
-    """Returns the DTVLSN that these acknowledgements prove; ``NULL_VLSN`` if they prove none in this term."""
+    """Returns the durable end (DTVLSN) that the acknowledgements prove, or ``NULL_VLSN`` if they prove none in this
+    term."""
     if not electable or not term_start:
         return NULL_VLSN
     ends = [synced.get(member, NULL_VLSN) for member in electable]
     ends.sort()
-    proven = ends[(len(ends) - 1) // 2]  # a majority is at or above this value
+    proven = ends[(len(ends) - 1) // 2]  # a majority has synced this VLSN
     return proven if proven >= term_start else NULL_VLSN
 
 

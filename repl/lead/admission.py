@@ -1,8 +1,8 @@
-"""The admission of appends in one term: whether and when an append is accepted.
+"""The admission of appends in one term: whether and when the master accepts an append.
 
-An append is put into the log's queue, held back for a moment (``gate``: this node is handing over, or its replicas are
-not connected yet), or refused before anything of it is logged. An append of a named producer passes ``once``, which
-answers submissions that are in the log already.
+An append is queued in the log, held back for a moment, or refused before it is logged. Appends are held back
+(``gate``) while this node hands over its mastership, and while its replicas are not connected yet. An append of a
+named producer passes the exactly-once check (``once``), which answers submissions that are in the log already.
 """
 
 from __future__ import annotations
@@ -38,11 +38,13 @@ from vlsn.seams import Buffer
 from vlsn.write.queue import Pending, cost_of
 
 SETTLE_S = 1.0
-"""Seconds for which a new master holds appends back, instead of refusing them, while replicas are not connected yet."""
+"""A new master whose replicas are not connected yet holds appends back for this many seconds, instead of refusing
+them."""
 
 
 class Admission:
-    """The admission of one term. ``settle_in`` is called when the term begins, ``close`` when it has ended."""
+    """The admission of appends in one term. ``settle_in`` is called when the term begins, ``close`` when the term
+    ends."""
 
     def __init__(self, lead: Tenure, rounds: LeadersRounds) -> None:
         self._lead = lead
@@ -53,7 +55,7 @@ class Admission:
         self._gate = Gate(self._put, self.open)
         self._settling = True
         self._takes_transactions = False
-        """True once the group's level allows transactions. The level never falls."""
+        """True once the group's level allows transactions. The level never falls, so this is checked once."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def settle_in(self) -> None:
@@ -65,7 +67,7 @@ class Admission:
 
     def close(self) -> None:
         """Refuses all appends that are held back."""
-        self._gate.refuse(lambda: NotMaster("this node has stopped leading; nothing of this append was logged"))
+        self._gate.refuse(lambda: NotMaster("this node is no longer the master; the append was not logged"))
 
     def submit(
         self,
@@ -77,7 +79,7 @@ class Admission:
         durability: GroupDurability | None = None,
     ) -> Append:
         """Submits an append. ``puts`` are the names that a transaction's COMMIT sets. ``durability`` has passed
-        ``check_durability``; None means the group's setting, or a sync if names are set. Raises
+        ``check_durability``; None means the group's setting, or a sync if the append sets names. Raises
         ``InsufficientReplicas``, ``WrongVersion``, ``TooLarge``, and the errors of ``Once``, ``NameConflicts`` and
         ``LocalLog.append``."""
         if isinstance(submission, Transaction):
@@ -106,12 +108,12 @@ class Admission:
             raise
 
     def _is_known(self, append: Append) -> bool:
-        """Returns whether the append is a producer's submission that is in the log or its queue. Such an append needs
-        no room."""
+        """Returns whether the append is a repeated submission that is in the log or its queue already. A repeated
+        submission takes no room in a destination."""
         return isinstance(append, ProducerAppend) and self._once.knows(append)
 
     def put_held(self, append: Append, born: int | None) -> None:
-        """Queues an append that waited for a full destination. Raises as ``submit``."""
+        """Queues an append that was held because a destination was full. Raises as ``submit``."""
         self._take(append, born)
 
     def _take(self, append: Append, born: int | None) -> Append:
@@ -142,10 +144,10 @@ class Admission:
         if self._once.queued:
             self._once.sealed(pendings)
 
-    # Held back.
+    # Held appends.
 
     def _must_wait(self, acks: Acks) -> str:
-        """Returns why an append must be held back for now, "" if it need not. Raises ``InsufficientReplicas``."""
+        """Returns why an append must be held back now, or "" if it can be queued. Raises ``InsufficientReplicas``."""
         gate = self._gate
         if self._lead.holds_back:
             return f"this node is handing over to {self._lead.heir}; try again"
@@ -155,12 +157,12 @@ class Admission:
         return lacking or ("earlier appends are waiting; try again" if gate.held or (gate.doubt and gate) else "")
 
     def _lacking(self, acks: Acks) -> str:
-        """Returns which replicas are missing for ``acks``, "" if none are."""
+        """Returns how many replicas ``acks`` needs and how many are connected, as text; "" if enough are connected."""
         present, needed = self._lead.present, self._lead.book.needed[acks]
         return f"{present} replicas are connected, acks={acks} needs {needed}" if present < needed else ""
 
     def open(self) -> None:
-        """Queues held appends, if the reason for holding them is over."""
+        """Queues held appends, if the reason for holding them has ended."""
         lead = self._lead
         if self._gate and lead.start and not lead.holds_back and not lead.has_ended:
             self._gate.release(lambda append: not self._lacking(append.acks))
@@ -168,8 +170,8 @@ class Admission:
                 self._gate.refuse(lambda: InsufficientReplicas("the replicas that its acks need are not connected"))
 
     def check_durability(self, asked: GroupDurability) -> None:
-        """Checks the durability that an append asks for. Raises ``StrongerDurability`` if it exceeds the group's
-        setting, ``WrongVersion`` if the group's level allows the default only."""
+        """Checks the durability that an append requests. Raises ``StrongerDurability`` if the append requests more
+        than the group's setting, and ``WrongVersion`` if the group's level has no choice of durability."""
         if asked.exceeds(held := self._lead.durability):
             raise StrongerDurability(f"durability {asked} of an append, where the group's setting is {held}")
         if asked.lower and (level := self._log.view.level) < DURABILITIES:
@@ -190,14 +192,14 @@ class Admission:
         self._takes_transactions = True
 
     def check_size(self, entries: int, size: int) -> None:
-        """Checks that a transaction of ``entries`` entries, its COMMIT included, and ``size`` bytes fits one block, and
-        that the block fits a segment. Raises ``TooLarge``."""
+        """Checks that a transaction fits one block, and that the block fits a segment. ``entries`` includes the
+        COMMIT, ``size`` is in bytes. Raises ``TooLarge``."""
         check_transaction(entries, size)
         self._log.check_size(cost_of(entries, size))
 
     def ask_again(self, name: tuple[int, int], acks: Acks, done: Done, born: int | None) -> Append:
-        """Submits a transaction's commit whose entries are no longer staged. It is answered like the first commit of
-        that name, or with ``TransactionGone``. Raises as ``submit``."""
+        """Submits again the commit of a transaction whose entries are no longer staged. The answer is that of the
+        first commit of the same name, or ``TransactionGone``. Raises as ``submit``."""
         self.check_transactions()
         now = self._lead.member.seams.clock.monotonic_s()
         return self._take(CommitAgain(self._once, name, acks, done, now), born)
@@ -206,8 +208,9 @@ class Admission:
         return self._once.has_commit(handle)
 
     async def settle_gone(self, handle: Handle) -> None:
-        """Makes sure that a transaction, of which nothing is staged, was never logged under its handle. Raises
-        ``TransactionClosed`` if it was logged, ``OutcomeUnknown``, ``ProducersMissing``, ``NotMaster``."""
+        """Makes sure that a transaction without staged entries was never logged under its handle. Raises
+        ``TransactionClosed`` if the transaction was logged, and ``OutcomeUnknown``, ``ProducersMissing``,
+        ``NotMaster``."""
         self.check_transactions()
         if not self.has_commit(handle.id):
             self._once.check_handle(handle.id, handle.born)
@@ -215,10 +218,10 @@ class Admission:
         if self.has_commit(handle.id):
             raise TransactionClosed(f"{handle} is committed")
 
-    # A producer's.
+    # Producers' submissions.
 
     def _repeat(self, append: ProducerAppend) -> None:
-        """Answers a submission that is in the log already, but never during its submission."""
+        """Answers a submission that is in the log already. The answer is sent after ``submit`` has returned."""
         if append.submission is not None:
             append.doubt = self._spawn(self._compare(append))
             return
@@ -231,8 +234,8 @@ class Admission:
         asyncio.get_running_loop().call_soon(lead.book.release_repeats)
 
     async def _compare(self, append: ProducerAppend) -> None:
-        """Compares a submission with the entries at its VLSNs in the log. If those can no longer be read, an equal name
-        is sufficient."""
+        """Compares a repeated submission with the entries at its VLSNs in the log. If the entries in the log can no
+        longer be read, an equal name is sufficient."""
         reads, submission = self._lead.reads, append.submission
         assert submission is not None
         try:
@@ -246,7 +249,7 @@ class Admission:
         self._repeat(append)
 
     def refuse(self, submission: Submission, acks: Acks, done: Done, error: VlsnLogError) -> Append:
-        """Refuses an append that relies on entries missing from this log, as ``_lacks`` does."""
+        """Refuses an append that refers to entries which are not in this log, as ``_lacks`` does."""
         append = Append(submission, acks, done, self._lead.member.seams.clock.monotonic_s())
         self._lacks(append, error)
         return append
@@ -262,8 +265,8 @@ class Admission:
         return task
 
     async def _refuse(self, append: Append, error: VlsnLogError) -> None:
-        """Refuses an append once a majority has confirmed that this node is the master. A deposed master is missing its
-        successor's entries, and may not know that yet."""
+        """Refuses an append once a majority has confirmed that this node is the master. Without the confirmation the
+        refusal could be wrong: a deposed master does not have its successor's entries."""
         try:
             await self._rounds.index()
         except VlsnLogError as unseated:

@@ -1,10 +1,12 @@
 """Pending acknowledgements: the sealed appends that wait for replicas, in VLSN order.
 
-An append is answered when its policy is met: NONE once the master has synced it; MAJORITY once the DTVLSN has reached
-it; ALL once every electable member has synced it as well. Only a replica that is being fed counts, because a replica
-that has left may have lost its log. VLSNs rise in each of the three queues, so an acknowledgement settles appends at
-the heads of the queues. A *repeat* is an append that was in the log before it was sent again. Repeats wait for the same
-conditions, in no order.
+When an append is answered depends on its acks policy. NONE waits only for the master's sync. MAJORITY waits until the
+DTVLSN (the highest VLSN that a majority has synced) reaches the append. ALL also waits until every electable member has
+synced the append. Only a replica that is being fed counts, because a replica that has left may have lost its log.
+
+Each policy has a queue, in which VLSNs rise. So an acknowledgement settles appends at the heads of the queues. A
+*repeat* is an append that was in the log before it was sent again. Repeats wait for the same conditions, in no
+order.
 """
 
 from __future__ import annotations
@@ -39,27 +41,28 @@ class Append(Pending):
         self.held = ""
         """The reason why the append is not in the log's queue yet (``repl.lead.held_appends``)."""
         self.held_as: type[VlsnLogError] = NotMaster
-        """The error with which the append fails for that reason."""
+        """The type of the error that the append gets if it times out while it is held."""
         self.puts: Puts | None = None
         """The names that the append's COMMIT sets."""
         self.promised = SYNCED
-        """The durability at which the append is answered; if it is less than ``SYNCED``, ``unsynced_appends`` answers
-        it."""
+        """The durability at which the append is answered. If that is less than ``SYNCED``, ``unsynced_appends``
+        answers the append."""
 
     def settle(self, result: Appended | VlsnLogError) -> None:
         if not self.settled:
             self.settled = True
-            # Cleared first: ``done`` refers to this append, and a cycle would keep a batch's bytes until a garbage
+            # ``done`` and this append refer to each other; this cycle would keep a batch's bytes until a garbage
             # collection.
             done, self.done = self.done, _nobody
             try:
                 done(result)
-            except Exception as fault:  # an error of one caller must affect neither other callers nor the feed
+            # an error in one caller's function must affect neither other callers nor the feed
+            except Exception as fault:
                 told = {"message": "an append's answer was not taken", "exception": fault}
                 asyncio.get_running_loop().call_exception_handler(told)
 
     def refused(self, error: VlsnLogError) -> None:
-        """Answers an append that was never sealed."""
+        """Answers an append that was refused before it was sealed."""
         if self.puts is not None:
             self.puts.unlogged()
         self.settle(refusal_of(error))
@@ -69,24 +72,25 @@ class Append(Pending):
             self.settle(self.held_as(self.held))
 
     def hold(self, why: str, error: type[VlsnLogError], doubt: asyncio.Future[None] | None) -> None:
-        """Notes why the append waits before the queue, and the error for its timeout; "" when it no longer waits."""
+        """Notes why the append is held before the queue, and the error for its timeout. ``why`` is "" once the
+        append is no longer held."""
         self.held, self.held_as, self.doubt = why, error, doubt
 
     def refuse(self, error: VlsnLogError) -> None:
-        """Answers an append that was held and never queued."""
+        """Answers an append that was refused while it was held."""
         self.settle(error)
 
     def expire(self) -> None:
-        """Ends the wait for the append. If it is held back, nothing is logged. If it is queued or sealed, it may still
-        become durable."""
+        """Ends the wait of an append that has timed out. An append that is still held is not logged. An append that
+        is queued or sealed may still become durable."""
         self.take_back()
         self.settle(OutcomeUnknown("not acknowledged in time: it may still become durable, or be rolled back"))
 
 
 def refusal_of(error: VlsnLogError) -> VlsnLogError:
-    """Returns the error for a client whose append was refused with ``error`` before anything of it was logged. A log
-    that has failed ends this process, so ``NotMaster`` is returned: another node becomes the master and accepts the
-    append."""
+    """Returns the error for a client whose append was refused with ``error`` before it was logged. If the log has
+    failed, this process ends and another node becomes the master. So the client gets ``NotMaster``, and sends the
+    append to the next master."""
     if isinstance(error, LogFailed):
         return NotMaster(f"the log of this node has failed, nothing of this append was logged: {error}")
     return error
@@ -97,8 +101,8 @@ def _nobody(_: Appended | VlsnLogError) -> None:
 
 
 class AppendBook:
-    """Counts acknowledgements, raises the DTVLSN and answers appends. One for each term in which this node is the
-    master."""
+    """Counts acknowledgements, raises the durable end (DTVLSN) and answers appends. Each term in which this node is the
+    master has its own ``AppendBook``."""
 
     def __init__(
         self,
@@ -114,7 +118,7 @@ class AppendBook:
         self.term_start: Vlsn = NULL_VLSN
         self.electable: tuple[Incarnation, ...] = ()
         self.needed = {Acks.NONE: 0, Acks.MAJORITY: 1, Acks.ALL: 0}
-        """The number of replicas that an append needs besides this node, by its acks."""
+        """For each acks policy, the number of replicas that an append needs besides this node."""
         self.synced: dict[Incarnation, Vlsn] = {}
         self.durable: Vlsn = NULL_VLSN
         self._on_durable = on_durable
@@ -125,10 +129,10 @@ class AppendBook:
         self._all: deque[Append] = deque()
         self._repeats: list[Append] = []
         self._known_durable: Vlsn = NULL_VLSN
-        """The DTVLSN from before this term, which this term's count does not prove."""
+        """The durable end (DTVLSN) of earlier terms. The acknowledgements of this term do not prove it."""
 
     def set_group(self, electable: Collection[Incarnation], term_start: Vlsn) -> None:
-        """Sets the members that count from now on, also for acknowledgements noted before."""
+        """Sets the members whose syncs count from now on. Acknowledgements that were noted before are counted anew."""
         self.electable = tuple(electable)
         total, own = len(electable), self.own in electable
         self.needed = {Acks.NONE: 0, Acks.MAJORITY: majority(total) - own, Acks.ALL: total - own}
@@ -140,7 +144,7 @@ class AppendBook:
             self.release_repeats()
 
     def sealed(self, appends: list[Pending]) -> None:
-        """Notes that these appends have their VLSNs, which are above all earlier ones."""
+        """Notes that these appends were sealed, with VLSNs above those of all earlier appends."""
         for append in appends:
             assert isinstance(append, Append)
             if append.acks is Acks.MAJORITY:
@@ -151,16 +155,16 @@ class AppendBook:
                 self._all.append(append)
 
     def repeat(self, append: Append, *, durable: Vlsn) -> None:
-        """Accepts an append that is in the log already. ``durable`` is the log's DTVLSN. The append is answered by
-        ``release_repeats`` or a later acknowledgement."""
+        """Accepts an append that is in the log already. ``durable`` is the log's durable end. The append is answered by
+        ``release_repeats`` or by a later acknowledgement."""
         self._known_durable = max(self._known_durable, durable)
         self._repeats.append(append)
 
     def release_repeats(self) -> None:
-        """Answers the repeats that meet their policies.
+        """Answers the repeated appends whose policies are met.
 
-        An entry of an earlier term may be synced everywhere and still be rolled back, until an entry of this term is
-        durable after it. So ALL waits for that entry, as MAJORITY does.
+        An entry of an earlier term may be synced on all nodes and still be rolled back, until an entry of this term
+        is durable after it. So the policy ALL also waits for a durable entry of this term, as MAJORITY does.
         """
         durable = max(self.durable, self._known_durable)
         reached = {
@@ -181,7 +185,7 @@ class AppendBook:
         self._repeats = left
 
     def note(self, incarnation: Incarnation, synced: Vlsn) -> None:
-        """Notes that ``incarnation`` has synced everything up to ``synced``. A lower VLSN than before changes
+        """Notes that ``incarnation`` has synced all entries up to ``synced``. A VLSN below the noted one changes
         nothing."""
         if synced <= self.synced.get(incarnation, NULL_VLSN):
             return
@@ -204,7 +208,8 @@ class AppendBook:
         if durable > self.durable:
             self.durable = durable
             try:
-                self._on_durable(durable)  # first, so that any node shows an answered append to a linearizable read
+                # this comes before the answers, because a linearizable read at any node must show an answered append
+                self._on_durable(durable)
             finally:
                 if self._majority:
                     self._release(self._majority, durable, Acks.MAJORITY)
@@ -219,7 +224,7 @@ class AppendBook:
             append.settle(error())
 
     def answer(self, append: Append) -> None:
-        """Answers an append of ``UnsyncedAppends`` at its promised durability."""
+        """Answers an append of ``UnsyncedAppends`` when it has reached its promised durability."""
         self._seconds.add(self._clock() - append.since)
         place = Vlsn(append.first), Vlsn(append.last), Term(append.term)
         count = synced_count(self.synced, self.electable, append.last)
@@ -234,7 +239,7 @@ class AppendBook:
         while queue and queue[0].last <= upto:
             append = queue.popleft()
             if append.last > count_at:
-                # The number of nodes that synced this far; counted again only past the first node that stops short.
+                # The nodes are counted once for all appends up to the first VLSN at which one of the nodes stops.
                 count = synced_count(self.synced, self.electable, append.last)
                 count_at = min([at for at in self.synced.values() if at >= append.last], default=append.last)
             self._seconds.add(now - append.since)

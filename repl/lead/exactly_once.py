@@ -5,19 +5,22 @@
             ├─ in the log already        ─► the book: answered when the original meets the acks asked now
             └─ anything else             ─► refused, nothing logged
 
-1. The expected sequence is checked when a submission enters the queue, against the whole log and the queue. So two
-   connections that send the same submission make one entry of it, in either order.
-2. A duplicate is answered with the original's VLSNs and term, and never before the original is as safe as the duplicate
-   asks. A duplicate must have the same contents as the original. A queued original is compared here, a logged one by
-   ``repeat`` (``vlsn/format/same_submission.py``).
-3. A submission that the queue returns unlogged is expected again.
-4. A transaction without a producer's name has its handle's name: the handle's id and ``HANDLE_SEQUENCE``, its only
-   sequence. Such names have a table of their own (``History.commits``).
-5. A commit whose entries are no longer staged here (``CommitAgain``) is looked up by its name, and never logged.
-6. A table may be incomplete below some VLSN (``History.lacks_to``). Then the table answers only from its own records.
-   An answer "unknown", "forgotten" or "new" would be a guess, so the client is asked to try again.
+A producer numbers its submissions with a sequence: 0, 1, 2 … A submission is named by its producer and its sequence.
 
-One for each term. The log's own table (``vlsn/state/producers.py``) outlives the term. On the event loop only.
+1. The expected sequence is checked when a submission enters the queue, against the whole log and the queue. So if two
+   connections send the same submission, one entry is logged.
+2. A duplicate gets the original's VLSNs and term. A duplicate is answered only when the original is as safe as the
+   duplicate requests. A duplicate must have the same contents as the original. A queued original is compared here, a
+   logged original by ``repeat`` (``vlsn/format/same_submission.py``).
+3. If the queue returns a submission unlogged, its sequence is expected again.
+4. A transaction without a producer is named by its handle: the handle's id, and ``HANDLE_SEQUENCE`` as its only
+   sequence. The names of such transactions have their own table (``History.commits``).
+5. A commit whose entries are no longer staged here (``CommitAgain``) is looked up by its name, and never logged.
+6. A table may be incomplete below some VLSN (``History.lacks_to``). An incomplete table answers only from its own
+   records. Any other answer ("unknown", "forgotten" or "new") would be a guess, so the client is asked to try again.
+
+Each term has its own ``Once``. The log's own table (``vlsn/state/producers.py``) outlives the term. This module runs
+on the event loop only.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class ProducerAppend(Append):
-    """One submission of a producer. ``repeats`` are the same submission, sent again while this one was queued."""
+    """One submission of a producer. ``repeats`` are copies of this submission that arrived while it was queued."""
 
     __slots__ = ("is_handles", "key", "once", "producer", "repeats", "sequence")
 
@@ -57,14 +60,14 @@ class ProducerAppend(Append):
         self.producer = producer = submission.producer
         self.sequence = submission.sequence
         self.is_handles = self.sequence == HANDLE_SEQUENCE
-        """True if the submission is named by a transaction's handle."""
+        """True if a transaction's handle names the submission."""
         self.key = -producer if self.is_handles else producer
-        """The key of the submission's producer, or handle, in ``Once.queued``."""
+        """The key of the submission in ``Once.queued``: the producer, or minus the handle's id."""
         self.repeats: list[ProducerAppend] = []
 
     def lies_at(self, first: Vlsn, last: Vlsn, term: Term) -> None:
-        """Takes the VLSNs and the term of a submission that is in the log already. Raises ``OutOfSequence`` if the two
-        submissions differ in length."""
+        """Copies the VLSNs and the term of the original, which is in the log already. Raises ``OutOfSequence`` if
+        the two submissions differ in length."""
         if last - first + 1 != self.count:
             raise OutOfSequence(
                 f"sequence {self.sequence} of producer {self.producer:016x} was a submission of {last - first + 1} "
@@ -74,7 +77,7 @@ class ProducerAppend(Append):
 
     @property
     def another(self) -> OutOfSequence:
-        """The refusal of a submission whose sequence belongs to other entries."""
+        """Returns the error for a submission whose sequence was used for other entries."""
         return OutOfSequence(f"sequence {self.sequence} of producer {self.producer:016x} was another submission")
 
     def refused(self, error: VlsnLogError) -> None:
@@ -86,8 +89,7 @@ class ProducerAppend(Append):
 
 
 class CommitAgain(ProducerAppend):
-    """A transaction's commit that is sent again when its entries are no longer staged. Only the commit's name is
-    known."""
+    """The repeated commit of a transaction whose entries are no longer staged. Only the commit's name is known."""
 
     __slots__ = ()
 
@@ -100,10 +102,11 @@ class CommitAgain(ProducerAppend):
 
 
 class Once:
-    """Exactly-once admission: ``submit`` queues a submission. ``repeat`` receives duplicates to answer; a duplicate's
-    ``submission`` is set while it must still be compared with the original. ``lacks`` receives submissions whose
-    predecessors are not in the log, and the error to refuse them with; it first makes sure that this log is the
-    group's. ``puts`` queues an append that sets names."""
+    """Exactly-once admission: ``submit`` queues a submission.
+
+    ``repeat`` receives duplicates to answer. A duplicate's ``submission`` is set if it must still be compared with
+    the original. ``lacks`` receives submissions whose predecessors are not in the log, with the error for the
+    client. ``lacks`` first confirms that this node is the master. ``puts`` queues an append that sets names."""
 
     def __init__(
         self,
@@ -117,15 +120,16 @@ class Once:
         self._lacks = lacks
         self._puts = puts or log.append
         self.queued: dict[int, dict[int, ProducerAppend]] = {}
-        """Queued submissions by producer and sequence, ascending. A transaction with a handle has minus the handle's id
-        as its producer."""
+        """Queued submissions by producer and sequence, ascending. For a transaction with a handle, the key is minus
+        the handle's id."""
 
     def submit(self, append: ProducerAppend, born: int | None) -> None:
         """Submits an append. ``born`` is a VLSN that was durable before the producer's first submission; 0 is always
-        valid. With 0, a producer counts as new only if the log has forgotten no producer. Raises before anything is
-        logged: ``OutOfSequence`` for another submission under a used sequence, ``DuplicateForgotten``,
-        ``ProducersMissing``, and the log's errors. Raises ``OutcomeUnknown`` for a transaction's handle that may be
-        forgotten."""
+        valid. With 0, a producer counts as new only if the log has forgotten no producer.
+
+        Raises before the append is logged: ``OutOfSequence`` for other entries under a used sequence,
+        ``DuplicateForgotten``, ``ProducersMissing``, and the log's errors. Raises ``OutcomeUnknown`` if a
+        transaction's handle may have been forgotten."""
         if append.is_handles and born == NUMBER_MAX and self._is_fresh(append):
             self._push(append)
             return
@@ -150,7 +154,7 @@ class Once:
             self._meet_again(append)
 
     def sealed(self, pendings: Iterable[Pending]) -> None:
-        """Notes that these submissions have their VLSNs, and are in the log's table."""
+        """Notes that these submissions were sealed. The log's table of producers has them now."""
         for pending in pendings:
             if isinstance(pending, ProducerAppend):
                 self.left(pending)
@@ -176,14 +180,15 @@ class Once:
         return life is not None and append.sequence < life.next
 
     def has_commit(self, handle: int) -> bool:
-        """Returns whether the transaction of that handle's id is in the log or its queue."""
+        """Returns whether the transaction with this handle's id is in the log or its queue."""
         return (
             -handle in self.queued
             or self._log.view.history.commits.find(handle, at=self._log.view.allocated + 1) is not None
         )
 
     def check_handle(self, handle: int, born: int) -> None:
-        """Checks that an unknown transaction was never logged. Raises ``OutcomeUnknown``, ``ProducersMissing``."""
+        """Checks that the transaction of an unknown handle was never logged. Raises ``OutcomeUnknown``,
+        ``ProducersMissing``."""
         commits = self._log.view.history.commits
         forgotten_to = commits.forgotten_to(at=self._log.view.allocated + 1)
         if born < forgotten_to:
@@ -195,7 +200,7 @@ class Once:
             )
 
     def _due(self, append: ProducerAppend, born: int) -> int:
-        """Returns the sequence of this producer's next submission."""
+        """Returns the sequence that the producer's next submission must have."""
         queued = self.queued.get(append.key)
         if queued:
             return next(reversed(queued)) + 1
@@ -225,7 +230,7 @@ class Once:
         return 0
 
     def _is_fresh(self, append: ProducerAppend) -> bool:
-        """Returns whether a transaction, which its client has never sent before, is neither queued nor logged. That is
+        """Returns whether a transaction, sent for the first time, is neither queued nor logged. A new transaction is
         the usual case."""
         known = append.key in self.queued or append.producer in self._log.view.history.commits
         return not known and append.submission is not None

@@ -1,4 +1,4 @@
-"""``WS /v1/feed`` up to its upgrade: checks whether this node feeds the replica that asks.
+"""``WS /v1/feed`` up to its upgrade: checks whether this node sends a feed to the replica that requests it.
 
 Every refusal of a feed is an HTTP status before the upgrade. The checks in order: unsupported levels, missing or
 invalid headers, then the node's own conditions (group, names, incarnations, term, an existing feed).
@@ -18,7 +18,7 @@ from vlsn.limits import KIB, MIB
 from vlsn.seams import Channel
 
 MESSAGE_FROM_REPLICA_BYTES_MAX = MIB
-"""The largest message of a replica: SYNCUP with its term runs."""
+"""The most bytes of a replica's message. The largest is SYNCUP, which lists the terms of the replica's log."""
 _NONE: frozenset[str] = frozenset()
 assert MESSAGE_FROM_REPLICA_BYTES_MAX >= 64 * KIB
 
@@ -30,7 +30,8 @@ class NodeFeeds:
         self.member = member
 
     async def check_feed(self, hello: FeedHello) -> None:
-        """Raises the ``FeedRefused`` (or ``NotMaster``, ``Halted``) that refuses it before the upgrade."""
+        """Checks a request for a feed before the upgrade. Raises a ``FeedRefused``, ``NotMaster`` or ``Halted`` to
+        refuse it."""
         role = leading_of(self.member)
         if hello.group != self.member.config.group:
             raise WrongGroup(f"this node is of group {self.member.config.group}, not {hello.group}")
@@ -41,7 +42,7 @@ class NodeFeeds:
         await role.check_feed(hello)
 
     async def serve_feed(self, hello: FeedHello, channel: Channel) -> None:
-        """Lives the whole life of a feed; returns when it ended, for whatever reason. Closes nothing itself."""
+        """Runs a feed until it ends for any reason. Does not close the channel."""
         role = leading_of(self.member)
         if role is not None:
             await role.serve_feed(hello, channel)

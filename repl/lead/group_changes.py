@@ -1,16 +1,19 @@
-"""Changes of the group, which the master makes in one term.
+"""Changes of the group's members, which the master makes in one term.
 
     add NAME ─► ask the node at its URL ─► GROUP lists it, secondary ─► fed ─► caught up ─► GROUP: electable
     a wiped member comes back ─► fed, does not count ─► caught up ─► GROUP: its new incarnation ─► counts
     remove NAME ─► GROUP without it ─► durable: its feed stops; if it is the master itself: hands over, resigns
 
-1. One change at a time, and only if ``membership.check_change`` allows it. A change that could not become durable is
-   refused before anything is logged.
-2. A GROUP entry counts from the moment when it is sealed: ``follow`` is called before any feed sends it.
+A GROUP entry in the log lists the members. An incarnation is a random number that a new, empty store draws.
+
+1. One change is made at a time, and only if ``membership.check_change`` allows it. A change that could not become
+   durable is refused before it is logged.
+2. The members of a GROUP entry count from the moment when the entry is sealed: ``follow`` is called before any feed
+   sends the entry.
 3. The master completes two changes by itself: for a joining member that has caught up, and for a member that came back
-   as another incarnation. The next master can continue them, because the log or the feeds show what remains to be done.
-4. A replica has caught up when it reached, within an election timeout, the end that this log had when the round began
-   (Raft's dissertation, §4.2.1).
+   as another incarnation. The next master can continue these changes from the log and the feeds.
+4. Catching up is measured in rounds. A replica has caught up when it reaches, within an election timeout, the log's
+   end at the start of the round (Raft's dissertation, §4.2.1).
 """
 
 from __future__ import annotations
@@ -45,21 +48,21 @@ from vlsn.ids import NULL_VLSN, Incarnation, NodeName, Vlsn
 
 LOOK_S = 0.2
 CHANGE_TIMEOUT_S = 10.0
-"""Seconds that a person's request waits for a change to become durable."""
+"""Seconds that a request to change the group waits for the change to become durable."""
 
 
 @dataclass(slots=True)
 class _Round:
-    """One round in which a replica catches up."""
+    """One round in which a replica must reach the log's end at the start of the round."""
 
     began_s: float
     target: Vlsn
     caught_up: bool = False
-    """True if the preceding round took at most an election timeout."""
+    """True if the round before this one took at most an election timeout."""
 
 
 class Changes:
-    """The group's changes in one term. ``run`` never returns."""
+    """The changes of the group in one term. ``run`` never returns."""
 
     def __init__(self, lead: Tenure, handing_over: HandingOver) -> None:
         self._lead = lead
@@ -67,25 +70,27 @@ class Changes:
         self._member = lead.member
         self._log = lead.log
         self.at = NULL_VLSN
-        """The VLSN of the GROUP entry whose members count."""
+        """The VLSN of the newest GROUP entry, whose members count."""
         self.settled = False
-        """True once that GROUP entry is durable, so that its members alone count."""
+        """True once the newest GROUP entry is durable. Before that, the members of the preceding GROUP entry count as
+        well."""
         self._under_way: asyncio.Future[Vlsn] | None = None
         self._rounds: dict[Feeder, _Round] = {}
         self._waits = ""
-        """The reason why a change that the master makes by itself is not done yet."""
+        """Why the master's own next change is not made yet; "" if no change waits."""
 
-    # What counts.
+    # Which members count.
 
     def follow(self) -> None:
-        """Uses the newest GROUP entry in the log from now on."""
+        """Uses the members of the newest GROUP entry in the log from now on."""
         at = self._log.view.history.group_vlsn
         if at != self.at:
             self.at, self.settled = at, self._log.view.dtvlsn >= at
             self._count()
 
     def durable_rose(self, durable: Vlsn) -> None:
-        """Handles a risen DTVLSN of this term, while the newest GROUP entry is not ``settled``."""
+        """Called when the durable end (DTVLSN) of this term has risen while the newest GROUP entry is not
+        ``settled``."""
         if durable < self.at:
             return
         self.settled = True
@@ -100,12 +105,12 @@ class Changes:
             self._under_way.set_result(self.at)
 
     def end(self) -> None:
-        """Fails a pending change, because the term has ended."""
+        """Fails a pending change, because the term ends."""
         if self._under_way is not None and not self._under_way.done():
             self._under_way.set_exception(
                 OutcomeUnknown("this node stopped leading before the change of the group was durable")
             )
-            self._under_way.exception()  # retrieved, because the caller may be gone
+            self._under_way.exception()  # marks the error as seen, because the caller may have left
 
     def _count(self) -> None:
         book, log = self._lead.book, self._log
@@ -118,11 +123,11 @@ class Changes:
         assert group is not None
         return group
 
-    # Changes that a person asks for.
+    # Users' changes.
 
     async def change(self, change: Change) -> dict[str, Any]:
-        """Makes a change, durable on return. Raises before anything is logged: ``BadArgument``, ``GroupBusy``,
-        ``InsufficientReplicas``, ``NoSpace`` or ``NotMaster``. Also raises ``OutcomeUnknown``."""
+        """Makes a change of the group; durable on return. Raises before the change is logged: ``BadArgument``,
+        ``GroupBusy``, ``InsufficientReplicas``, ``NoSpace`` or ``NotMaster``. Also raises ``OutcomeUnknown``."""
         membership.check_level(change, self._log.view.level)
         match change:
             case Add():
@@ -152,7 +157,7 @@ class Changes:
         return {"vlsn": vlsn, **document(self._lead.opened)}
 
     async def _who_answers(self, name: NodeName, url: str) -> str:
-        """Returns the incarnation of the node at ``url``. Raises ``BadArgument``."""
+        """Returns the incarnation of the node that answers at ``url``. Raises ``BadArgument``."""
         try:
             return (await ask(self._member, name, url, founding.DISCOVERY)).incarnation
         except (VlsnLogError, OSError) as error:
@@ -161,7 +166,8 @@ class Changes:
             ) from None
 
     async def _who_is_moved(self, name: NodeName, url: str) -> str:
-        """Returns the incarnation of the node there, which may be this one. Raises ``BadArgument``."""
+        """Returns the incarnation of the node at a member's new ``url``; it may be this node. Raises
+        ``BadArgument``."""
         member = self._member
         if name == member.name:
             try:
@@ -173,7 +179,7 @@ class Changes:
         return await self._who_answers(name, url)
 
     def _append(self, proposed: GroupEntry) -> asyncio.Future[Vlsn]:
-        """Appends the GROUP entry. The future completes with the entry's VLSN when the entry is durable."""
+        """Appends a GROUP entry. The future completes with the entry's VLSN when the entry is durable."""
         lead, log = self._lead, self._log
         if lead.heir is not None:
             raise NotMaster(f"this node is handing over to {lead.heir}; try again")
@@ -193,7 +199,7 @@ class Changes:
         log.append_entries([EntryKind.GROUP], [entry.encode()], lambda _: None)
         return durable
 
-    # Changes that the master makes by itself.
+    # The master's changes.
 
     async def run(self) -> None:
         while True:
@@ -233,7 +239,7 @@ class Changes:
         return found is not None and found.caught_up
 
     async def _go_on(self) -> None:
-        """Makes the change for the next member that has caught up."""
+        """Makes the next change that the master makes by itself: for a member that has caught up."""
         group = self._group()
         for member in group.members:
             if not self._has_caught_up(member.name):
@@ -253,7 +259,7 @@ class Changes:
                 return
 
     async def _leave(self) -> None:
-        """Hands over, because this master is no longer a member."""
+        """Hands mastership over, because this master is no longer a member."""
         lead, member = self._lead, self._member
         try:
             await self._handing_over.run(None)
@@ -262,12 +268,12 @@ class Changes:
         await lead.electing.resign(lead.term, "this node was removed from the group")
 
 
-# The group, as a node describes it.
+# Description.
 
 
 def document(opened: OpenMember) -> dict[str, Any]:
-    """Makes the document of ``GET /v1/group``. On the master it includes the lag of each member, and whether the level
-    can be raised."""
+    """Makes the document of ``GET /v1/group``. On the master the document includes the lag of each member, and whether
+    the level can be raised."""
     opened.check()
     member, log = opened.member, opened.log
     group = log.view.history.group

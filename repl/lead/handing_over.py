@@ -1,9 +1,10 @@
-"""Handing over: a master moves its mastership to a replica.
+"""Hands mastership over to a replica.
 
-1  appends are held back (``admission``) once the successor is fed, until the successor has this whole log
-2  the successor is asked to stand, and its election ends this term; the voters, and the successor itself, first ask
-   this master to confirm the hand-over (``claims``)
-3  a hand-over that takes longer than ``HAND_OVER_S`` is abandoned: this master continues, and logs the held appends
+1. Once the successor is fed, appends are held back (``admission``) until the successor has the whole log of this
+   master.
+2. The successor stands for election, which ends this term. The voters and the successor first ask this master to
+   confirm the hand-over (``claims``).
+3. If the hand-over takes longer than ``HAND_OVER_S``, this node stays the master, and logs the held appends.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from vlsn.ids import NodeName, Term
 
 HAND_OVER_S = 2.0
 MAKE_WAY_S = 0.5
-"""Seconds between two checks of a master whether it has no space."""
+"""A master checks once in this many seconds whether it has space for its log."""
 
 
 class HandingOver:
-    """The hand-over of one term. It sets the term's ``heir``, the successor, and ``holds_back``."""
+    """The hand-over of one term's mastership. It sets two attributes of the term: ``heir`` (the successor) and
+    ``holds_back``."""
 
     def __init__(self, lead: Tenure, admission: Admission) -> None:
         self._lead = lead
@@ -33,10 +35,10 @@ class HandingOver:
         self._over = asyncio.Event()
 
     async def run(self, to: NodeName | None) -> NodeName:
-        """Moves mastership to ``to``, or to the replica with the most of the log, and returns its name. Holds appends
-        back until the successor has the whole log and is elected. If that takes longer than ``HAND_OVER_S``, this
-        master continues. Raises ``BadArgument`` for a name that may not lead, ``Unreachable`` if the successor did not
-        take over."""
+        """Hands mastership over to ``to``, or for None to the replica with the longest log. Returns the successor's
+        name. Appends are held back until the successor has the whole log and is elected. If that takes longer than
+        ``HAND_OVER_S``, this node stays the master. Raises ``BadArgument`` for a name that may not lead, and
+        ``Unreachable`` if the successor did not take over."""
         if self._lead.heir is not None:
             raise NotMaster(f"this node is handing over to {self._lead.heir} already")
         self._lead.heir = to or NodeName("whoever is furthest")
@@ -46,7 +48,7 @@ class HandingOver:
         except TimeoutError:
             self._takes_back()
             raise Unreachable(f"{self._lead.heir} has not taken over within {HAND_OVER_S} s") from None
-        except BaseException:  # includes a cancelled caller
+        except BaseException:  # also if the caller was cancelled
             self._takes_back()
             raise
         finally:
@@ -57,21 +59,21 @@ class HandingOver:
     async def _run(self, to: NodeName | None) -> NodeName:
         member, log, admission = self._lead.member, self._lead.log, self._admission
         while (feeder := self._heir(to)) is None or log.queue.entries or feeder.acked < log.view.allocated:
-            self._lead.holds_back = feeder is not None  # an absent replica must not hold appends back
+            self._lead.holds_back = feeder is not None  # appends are not held back for a replica that is not connected
             admission.open()
             self._acked.clear()
             await self._acked.wait()
         self._lead.holds_back = True
         name = self._lead.heir = NodeName(feeder.replica)
         member.event("hands_over", to=name, term=self._lead.term)
-        # set before the successor is asked, because its voters ask this node
+        # announced before the successor is asked, because the successor's voters ask this node to confirm
         self._lead.opened.announced = self._lead.term, name
         await ask_to_stand(member, name, self._lead.term)
         await self._over.wait()
         return name
 
     def _takes_back(self) -> None:
-        """Withdraws the announcement: members that reach this master no longer vote for that successor."""
+        """Withdraws the announcement, so that members that ask this master vote for that successor no longer."""
         self._lead.opened.announced = Term(0), ""
 
     def _heir(self, to: NodeName | None) -> Feeder | None:
@@ -88,16 +90,16 @@ class HandingOver:
         return max(fed, key=lambda feeder: feeder.acked, default=None)
 
     def acked(self) -> None:
-        """Notes that a replica has more of the log than before, or is fed now."""
+        """Called when a replica has acknowledged more of the log, or has connected."""
         self._acked.set()
 
     def over(self) -> None:
-        """Notes that the term has ended."""
+        """Called when the term has ended."""
         self._over.set()
 
     async def make_way(self) -> None:
-        """Hands over, if this master has no space or no next segment, to a replica that has space. If no replica has
-        space, this master continues."""
+        """Hands over if this master has no disk space or no next segment, and some replica has space. If no replica has
+        space, this node stays the master."""
         lead = self._lead
         while True:
             await asyncio.sleep(MAKE_WAY_S)

@@ -1,13 +1,12 @@
 """Appends that a master holds back for a moment instead of refusing them at once.
 
-Appends are held while the master hands over, and while a new master's replicas are not connected yet.
+Appends are held while the master hands over, and while a new master's replicas are not connected yet. Such waits are
+short: a hand-over takes at most ``HAND_OVER_S``. After an election, a replica connects within milliseconds unless it is
+down. A refused client would wait longer than needed: ``Retry-After`` makes it wait a second where a few milliseconds
+are enough.
 
-A refusal is right if the wait has no known end. These waits have a known end: a hand-over ends within ``HAND_OVER_S``,
-and after an election replicas connect within milliseconds or are down. A refused client would try again too early or
-too late. A client that obeys ``Retry-After`` waits a second where a few milliseconds were enough.
-
-Appends keep their order: while one is held, later appends are held after it. The same applies while a queued append may
-still be refused (``Pending.doubt``).
+Appends keep their order: while one is held, later appends are held after it. Appends are also held while an earlier
+append in the queue may still be refused (``Pending.doubt``).
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from repl.lead.append_book import Append
 from vlsn.errors import NotMaster, QueueFull, VlsnLogError
 
 HELD_MAX = 65_536
-"""The most appends that may be held. Their bytes are limited where requests are read."""
+"""The most appends that may be held. The bytes of held appends are limited where requests are read."""
 
 
 class Gate:
-    """The queue of held appends. ``put`` queues an append in the log, or raises; its second argument is the producer's
-    ``born``, None if it was not sent. ``again`` is called when the doubt that stopped a release is settled."""
+    """The queue of held appends. ``put`` queues an append in the log, or raises. The second argument of ``put`` is
+    the producer's ``born``, or None. ``again`` is called when a queued append that might be refused is certain."""
 
     def __init__(self, put: Callable[[Append, int | None], None], again: Callable[[], None]) -> None:
         self._put = put
@@ -34,7 +33,7 @@ class Gate:
         self.doubt: asyncio.Future[None] | None = None
 
     def __bool__(self) -> bool:
-        """Returns whether a new append must wait for earlier appends."""
+        """Returns whether a new append must wait because earlier appends wait."""
         return bool(self.held) or self.in_doubt
 
     @property
@@ -42,16 +41,16 @@ class Gate:
         return self.doubt is not None and not self.doubt.done()
 
     def hold(self, append: Append, born: int | None, why: str) -> None:
-        """Holds an append before it is logged. ``why`` is the text of its ``NotMaster`` if it times out first. Raises
-        ``QueueFull``."""
+        """Holds an append before it is logged. If the append times out, it fails with ``NotMaster`` and the text
+        ``why``. Raises ``QueueFull``."""
         if len(self.held) >= HELD_MAX:
             raise QueueFull(f"{HELD_MAX} appends already wait for this node to settle")
         append.held = why
         self.held.append((append, born))
 
     def release(self, may_pass: Callable[[Append], bool]) -> None:
-        """Queues held appends in order while ``may_pass`` allows them. If one is refused, all later ones are refused
-        too, because their senders rely on the order."""
+        """Queues held appends in order while ``may_pass`` allows them. If one append is refused, all later ones are
+        refused too, because their senders rely on the order."""
         while self.held and not self.in_doubt and may_pass(self.held[0][0]):
             append, born = self.held.popleft()
             append.held = ""

@@ -1,11 +1,11 @@
-"""Leading: the role of the master.
+"""Leading: the role of the master during one term.
 
     1  the term was won (``electing``) or founded, and is stored and synced; the master seals its TERM entry, and in a
        founding term also the GROUP
     2  the master accepts appends, feeds replicas and counts what they have synced, until its term ends
 
-A replica rolls back blocks that this log does not have: they were never durable. When the term ends, queued appends
-fail with ``NotMaster``, sealed ones with ``OutcomeUnknown``, and every feed stops.
+A replica rolls back blocks that the master's log does not have; such blocks were never durable. When the term ends,
+queued appends fail with ``NotMaster``, sealed appends fail with ``OutcomeUnknown``, and every feed stops.
 """
 
 from __future__ import annotations
@@ -63,12 +63,13 @@ from vlsn.seams import Channel
 from vlsn.write.queue import Pending as Queued
 
 DTVLSN_DELAY_S = 0.02
-"""Seconds after which a risen DTVLSN is sent on quiet feeds. On busy feeds the next blocks carry it."""
+"""Seconds until a risen durable end (DTVLSN) is sent on a feed without traffic. On other feeds the next message with
+blocks has it."""
 
 
 class Leading(Tenure):
-    """The role of this node as the master of ``term``. ``run`` never returns: it raises the error that ended the term,
-    or is cancelled."""
+    """The role of this node as the master of ``term``. ``run`` never returns: it raises the error that ended the
+    term, or is cancelled."""
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class Leading(Tenure):
         self._restoration = restoration
         self._founds = found
         self.catching_up: defaultdict[str, ReplicaLag] = defaultdict(ReplicaLag)
-        """How each replica is catching up, by its name."""
+        """For each replica, by name: how far it is from the log's end."""
         self.rounds = LeadersRounds(self)
         self.admission = Admission(self, self.rounds)
         self.transactions = Transactions(self, self.admission)
@@ -107,10 +108,10 @@ class Leading(Tenure):
             self._end()
 
     async def over(self, why: str) -> None:
-        """Resigns. ``run`` has ended, and no block is sealed in this term again."""
+        """Gives up mastership. ``run`` has ended, and no block is sealed in this term any more."""
         await self.electing.resign(self.term, why)
 
-    # The lead.
+    # The term.
 
     async def _lead(self) -> None:
         member, log, term = self.member, self.log, self.term
@@ -131,7 +132,7 @@ class Leading(Tenure):
                 values.append(CommitEntry(set=Settings(level=self._founds.level)).encode())
         log.append_entries(kinds, values, settle(sealed))
         if self._founds is not None:
-            await sealed  # from here on the log has the group that this block founds
+            await sealed  # the founding block, once sealed, defines the group
         self.holds.lead(log.view.history.group)
         self.changes.follow()
         self.book.note(self.own, log.view.range.last_sync)
@@ -149,9 +150,9 @@ class Leading(Tenure):
                 task.cancel()
 
     async def _ask_those_without_feed(self) -> None:
-        """Asks members without a feed, because an empty member accepts its first feed only from the process that asked
-        it last. A founder that died between its first block and that feed must ask again. So must every later master
-        until the member is fed, because another new node may have asked it too."""
+        """Contacts members without a feed, because an empty member accepts its first feed only from the process that
+        contacted it last. A founder that died before this feed must contact the member again. Later masters do the
+        same until the member is fed, because another new node may have contacted it too."""
         asked: set[NodeName] = set()
         while True:
             missing = [name for name in self.member.members.listed if name not in self.feeders and name not in asked]
@@ -175,7 +176,7 @@ class Leading(Tenure):
         for task in self.tasks.values():
             task.cancel()
         if self.log.life.failure is None and not self.log.life.closed:
-            self.log.stop_sealing(NotMaster("this node has stopped leading; nothing of this append was logged"))
+            self.log.stop_sealing(NotMaster("this node is no longer the master; the append was not logged"))
         self.changes.end()
         for incarnation in self.book.synced:
             self.member.members.heard.note(incarnation, self.heard_of(incarnation))
@@ -186,12 +187,12 @@ class Leading(Tenure):
         return await self.rounds.index()
 
     def commit(self, puts: Puts, done: Done) -> Pending:
-        """Queues a COMMIT that sets ``puts``. Raises, and calls ``done``, as ``Admission.submit``."""
+        """Queues a COMMIT that sets ``puts``. Raises errors, and calls ``done``, as ``Admission.submit`` does."""
         return self.admission.submit(Transaction((), puts.entry()), Acks.MAJORITY, done, puts=puts)
 
     def _log_note(self, submission: Submission, done: Done) -> object:
-        """Logs a note with a sync, whatever the group's durability, because an acknowledgement is answered as
-        durable."""
+        """Logs acknowledgements of destinations with a sync, whatever the group's durability. The caller of an
+        acknowledgement gets an answer that says durable."""
         return self.admission.submit(submission, Acks.MAJORITY, done, durability=SYNCED)
 
     # Appends.
@@ -275,19 +276,19 @@ class Leading(Tenure):
             await self._check_replaced(hello)
 
     async def _check_replaced(self, hello: FeedHello) -> None:
-        """Checks whether a feed of that name exists. A listed member is asked whether it has left that feed for the new
-        one. If it does not answer, a feed of the same incarnation is replaced; a feed of another incarnation is
-        replaced once it is silent."""
+        """Checks whether the replica already has a feed. If so, the member is asked whether it has left that feed
+        for the new one. If the member does not answer, a feed of the same incarnation is replaced at once. A feed of
+        another incarnation is replaced once it is silent."""
         answer = await self._confirming.answer(hello.node)
         if self.has_ended:
-            raise NotMaster("this node has stopped leading")
+            raise NotMaster("this node is no longer the master")
         live = self.feeders.get(hello.node)
         if live is None:
             return
         if answer is None:
             half_open = live.streaming and not self.hears(live)
             if half_open and live.incarnation != hello.incarnation:
-                self.tasks[live].cancel()  # another store has replaced this one
+                self.tasks[live].cancel()  # another store of the same member has replaced this one
             taken = live.incarnation == hello.incarnation
         else:
             who = founding.parse_hex(answer.incarnation), founding.parse_hex(answer.process)
@@ -298,7 +299,8 @@ class Leading(Tenure):
     async def serve_feed(self, hello: FeedHello, channel: Channel) -> None:
         before = self.feeders.get(hello.node)
         if before is not None:
-            self.tasks[before].cancel()  # half open, or not this member's (``check_feed``)
+            # the old connection is half open, or does not belong to this member (``check_feed``)
+            self.tasks[before].cancel()
             self._withdraw(before)
         feeder = Feeder(
             replica=hello.node,
@@ -335,8 +337,8 @@ class Leading(Tenure):
             await self._weigh(fault)
 
     async def _weigh(self, fault: IntegrityFault) -> None:
-        """Resolves a difference to a replica's block. The term ends if this log is the one that differs from the
-        majority."""
+        """Resolves a difference between this log and a replica's block. The term ends if a majority differs from
+        this log."""
         try:
             await resolve(self.member, self._restoration, fault.vlsn, str(fault))
         except Halted as error:
@@ -344,8 +346,8 @@ class Leading(Tenure):
                 self._ended.set_exception(error)
 
     def _withdraw(self, feeder: Feeder) -> None:
-        """No longer counts a replica that is not fed or not heard any more. It may be rolling back what it has
-        acknowledged, so it counts again only after it acknowledges again."""
+        """Stops counting the syncs of a replica that is not fed or does not answer. The replica may be rolling back
+        blocks that it has acknowledged. The replica counts again after its next acknowledgement."""
         incarnation = Incarnation(feeder.incarnation)
         self.member.members.heard.note(incarnation, self.heard_of(incarnation))
         self.book.withdraw(incarnation)
@@ -353,7 +355,7 @@ class Leading(Tenure):
 
     def acknowledged(self, feeder: Feeder, ack: Ack) -> None:
         if self.feeders.get(feeder.replica) is not feeder:
-            return  # a newer feed has replaced this one
+            return  # a newer feed of the replica has replaced this one
         if feeder.incarnation in self.book.electable:
             self.electing.heard_from(feeder.replica)
         self.handing_over.acked()
@@ -374,7 +376,7 @@ class Leading(Tenure):
         self.member.event("feed.mode", replica=feeder.replica, mode=mode, at=feeder.sent)
 
     def hold_dropped(self, replica: str, first: Vlsn) -> None:
-        """Stops the feed of a replica that is too far behind for cleaning to wait for it."""
+        """Stops the feed of a replica that is too far behind: cleaning no longer keeps the log for it."""
         if replica in self.feeders:
             self.end_feeds_of([replica], overtaken(replica, first))
 
@@ -386,7 +388,7 @@ class Leading(Tenure):
 
 
 def leading_of(member: Member) -> Leading | None:
-    """Returns the leading role, from the start of the attempt to lead; otherwise None."""
+    """Returns the leading role, from the start of the attempt to lead. Returns None in any other role."""
     role = member.role
     return role if isinstance(role, Leading) else None
 

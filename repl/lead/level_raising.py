@@ -1,9 +1,9 @@
-"""Raises the group's level: logs an entry that names the formats and messages that all members support.
+"""Raises the group's level, the number of the formats and messages that all members support.
 
     every listed member has reported that it supports the level ─► node file ─► COMMIT {level} sealed ─► durable
 
-A durable level never falls, because an older binary refuses each node file and log that has it. Until then a rollback
-may remove the entry from the log, but node files keep their promise.
+A durable level never falls: an older binary refuses a node file or log of that level. Before the level is durable, a
+rollback may remove the entry from the log. Even then the node files keep the level.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vlsn.levels import SIGNED
 
 
 async def raise_level(lead: Tenure, level: int) -> Vlsn:
-    """Raises the level, durable on return. Returns the VLSN of the entry. Raises before anything is logged:
+    """Raises the level; durable on return. Returns the VLSN of the entry. Raises before the entry is logged:
     ``BadArgument``, ``NoSpace``, ``NotMaster``. Also raises ``OutcomeUnknown``."""
     member = lead.member
     check_raise(lead, level)
@@ -31,7 +31,7 @@ async def raise_level(lead: Tenure, level: int) -> Vlsn:
 
 
 def next_raise(lead: Tenure) -> dict[str, Any]:
-    """Returns the next level, and why it cannot be raised to at this moment; an empty reason if it can."""
+    """Returns the next level, and why the group cannot be raised to it now; "" if it can."""
     level = lead.log.view.history.level + 1
     try:
         check_raise(lead, level)
@@ -41,8 +41,8 @@ def next_raise(lead: Tenure) -> dict[str, Any]:
 
 
 def check_raise(lead: Tenure, level: int) -> None:
-    """Checks that ``level`` is the next one, all listed members speak it, and the log takes a setting. Raises
-    ``BadArgument``, ``NoSpace``, ``NotMaster``."""
+    """Checks that ``level`` is the next one, that all listed members speak it, and that the log accepts a setting.
+    Raises ``BadArgument``, ``NoSpace``, ``NotMaster``."""
     member, log = lead.member, lead.log
     if level != log.view.history.level + 1:
         raise BadArgument(

@@ -1,8 +1,8 @@
-"""Settings of the group: an entry of the log sets them, and they apply from its VLSN on.
+"""Settings of the group. An entry in the log sets them; they apply from the entry's VLSN on.
 
     requested of the master ─► COMMIT {set} sealed ─► durable: answered
 
-Until the entry is durable, a rollback may remove it and its settings.
+Until the entry is durable, a rollback may remove the entry and its settings.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from vlsn.write.local_log import LocalLog
 
 SETTINGS_TIMEOUT_S = 10.0
 SETTINGS_LEVEL = 2
-"""The lowest level at which an entry may set more than the level."""
+"""The lowest level of the group at which an entry may set anything besides the level."""
 
 
 def read_settings(body: object) -> Settings:
@@ -41,14 +41,14 @@ def read_settings(body: object) -> Settings:
 
 
 def settings_of(log: LocalLog) -> dict[str, Any]:
-    """Returns the settings of the newest entries in the log, as JSON shows them."""
+    """Returns the group's settings, as the newest entries in the log set them, in the form of the JSON document."""
     history = log.view.history
     return {"producers": history.producers.limit, "durability": msgspec.to_builtins(history.durability)}
 
 
 async def change_settings(lead: Tenure, settings: Settings) -> Vlsn:
-    """Sets all settings except the level, as ``log_settings``. Raises ``WrongVersion`` while the group's durable level
-    is below ``SETTINGS_LEVEL``."""
+    """Changes settings other than the level; durable on return. Raises as ``log_settings``, and ``WrongVersion``
+    while the group's durable level is below ``SETTINGS_LEVEL``."""
     if lead.log.view.level < SETTINGS_LEVEL:
         raise WrongVersion(
             f"the group is at level {lead.log.view.level}, which has no such settings; raise it: "
@@ -68,8 +68,8 @@ def check_loggable(lead: Tenure) -> None:
 
 
 async def log_settings(lead: Tenure, settings: Settings, what: str) -> Vlsn:
-    """Logs the entry, durable on return. Returns its VLSN. Raises ``NoSpace``, ``NotMaster`` before anything is logged,
-    and ``OutcomeUnknown``. Also raises ``NotMaster`` if the entry was rolled back."""
+    """Logs an entry with settings; durable on return. Returns the entry's VLSN. Raises ``NoSpace`` or ``NotMaster``
+    before the entry is logged. Also raises ``OutcomeUnknown``, and ``NotMaster`` if the entry was rolled back."""
     log, loop = lead.log, asyncio.get_running_loop()
     check_loggable(lead)
     sealed: asyncio.Future[Vlsn] = loop.create_future()

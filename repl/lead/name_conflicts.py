@@ -1,15 +1,17 @@
-"""Conflicts between appends that set the same name. Conflicts are checked when an append enters the queue.
+"""Conflicts between appends that set the same name, for example a consumer's position. An append is checked when it
+enters the queue.
 
     worker A   reads from VLSN 1, no position yet     commit next=41, expects 0      ─► logged at VLSN 43
     worker B   the same, but sleeps meanwhile         commit next=30, expects 0      ─► 409, nothing logged
     worker A   continues                              commit next=77, expects 43     ─► logged
 
-1. A name's value is the newest one in the log, durable or not, or in the queue. Of two commits that start from one
-   position, the second is refused, however soon it follows.
+1. The value of a name is the newest value in the queue or in the log, durable or not. If two commits start from the
+   same position, the second is refused, however soon it follows.
 2. Limits are checked here too, because the table later accepts every logged value.
-3. An append that the queue returns unlogged sets no name.
+3. If the queue returns an append unlogged, the append has set no name.
 
-One for each term. The log's own table (``vlsn/state/small_state.py``) outlives the term. On the event loop only.
+Each term has its own ``NameConflicts``. The log's own table (``vlsn/state/small_state.py``) outlives the term. This
+module runs on the event loop only.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class NameConflicts:
-    """The appends of one term that set names, from the queue until they are sealed."""
+    """The queued appends of one term that set names. A sealed append is removed."""
 
     def __init__(self, log: LocalLog) -> None:
         self._log = log
@@ -39,8 +41,8 @@ class NameConflicts:
         """The queued names, and the bytes of these names and their values: of tokens (True), and of all else."""
 
     def push(self, append: Append) -> None:
-        """Queues an append in the log. Raises before anything is logged: ``StaleTerm`` if a name has another value than
-        expected, ``TooLarge`` beyond a limit, ``ProducersMissing``, and the log's own errors."""
+        """Queues an append in the log. Raises before the append is logged: ``StaleTerm`` if a name has another value
+        than expected, ``TooLarge`` beyond a limit, ``ProducersMissing``, and the log's own errors."""
         puts = append.puts
         if puts is None:
             self._log.append(append)
@@ -59,16 +61,16 @@ class NameConflicts:
             raise
 
     def sealed(self, pendings: Iterable[Pending]) -> None:
-        """Notes that these appends have their VLSNs, and the log's table has their names."""
+        """Notes that these appends were sealed. The log's table of names has their values now."""
         for pending in pendings:
             if isinstance(pending, Append) and pending.puts is not None:
                 self.left(pending)
 
     def left(self, append: Append) -> None:
-        """Notes that the append is no longer queued."""
+        """Notes that the append has left the queue."""
         if append.puts is None:
             return
-        # the old function refers to the append: a cycle would keep it until a garbage collection
+        # the old function refers to the append, and this cycle would keep the append until a garbage collection
         append.puts.unlogged = _nothing
         for name, value in append.puts.values.items():
             queued = self.queued.get(name)
@@ -125,7 +127,7 @@ class NameConflicts:
 
 
 def _nothing() -> None:
-    """Replaces a function that was called already."""
+    """Does nothing; it replaces a function that must not be called a second time."""
 
 
 def _size(name: str, value: bytes | None) -> int:

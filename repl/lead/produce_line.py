@@ -1,8 +1,8 @@
 """Producers that wait for room, in the budget of bodies or in the log's queue.
 
-A producer waits for its answers anyway, so a full budget is no reason to refuse it: it waits in line with one message,
-in order of arrival. The waiting bytes are counted. A message is refused when these bytes reach their limit, or when the
-message times out.
+A producer waits for its answers anyway, so it is not refused when a budget is full. Instead the producer waits with one
+message, in order of arrival. The bytes of waiting messages are limited. A message is refused when the limit is reached,
+or when the message times out.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from collections.abc import Callable
 from repl.web.limits import PRODUCERS_WAITING_BYTES_MAX, Budget
 
 AGAIN_S = 0.05
-"""Seconds after which the first in line tries again, if no bytes are returned meanwhile."""
+"""If no bytes are returned to the budget meanwhile, the first producer in line tries again after this many seconds."""
 Try = Callable[[], bool]
-"""A try; returns whether it no longer needs to wait."""
+"""A function that tries to submit a request. Returns True if the request no longer needs to wait."""
 
 
 class Line:
-    """The line of one gateway. ``bodies`` is the budget that most of the producers wait for."""
+    """The line of waiting producers of one gateway. Most producers wait for room in ``bodies``, the budget of request
+    bodies."""
 
     def __init__(self, bodies: Budget) -> None:
         self.waiting_bytes = Budget("bytes of messages that wait for room", PRODUCERS_WAITING_BYTES_MAX)
@@ -31,7 +32,8 @@ class Line:
         return bool(self._line)
 
     def wait(self, again: Try, size: int) -> None:
-        """Appends ``again`` to the line. Once it is first, it is called until it returns True. Raises ``QueueFull``."""
+        """Appends ``again`` to the line. At the head of the line, ``again`` is called until it returns True. Raises
+        ``QueueFull``."""
         self.waiting_bytes.take(size)
         self._line[again] = size
         self._bodies.given = self._given
@@ -43,8 +45,8 @@ class Line:
             self.waiting_bytes.give(self._line.pop(again))
 
     def _given(self) -> None:
-        """Tries again after bytes were returned, but in a later turn of the event loop, because the caller that
-        returned them has not finished."""
+        """Tries again after bytes were returned to the budget. The next try runs in a later turn of the event loop,
+        because the caller that returned the bytes has not finished."""
         if self._called is not None:
             self._called.cancel()
         self._bodies.given = None
@@ -52,7 +54,7 @@ class Line:
 
     def _serve(self) -> None:
         self._called = None
-        # a try that returns its own bytes makes no new room: it would be repeated in every turn
+        # a try may return its own bytes, which would call this function in every turn
         self._bodies.given = None
         while self._line:
             first = next(iter(self._line))

@@ -1,18 +1,20 @@
-"""``WS /v1/produce``: pipelined batches of one producer, answered in order (``repl/produce_messages.py``).
+"""``WS /v1/produce``: batches of one producer, sent without waiting for answers, answered in order
+(``repl/produce_messages.py``).
 
     receive ─► decode ─► appends.submit           no task and no queue between these three
     done ─► the request's slot ─► one message with every known answer at the head of the line
 
 1. Answers are sent in the order of the requests, whatever order the node completes them in.
-2. After the first refusal every later request is refused, with the same type and ``after``, the id that was refused
-   first. Later requests are not submitted, held ones are taken back, and those that may be logged keep their own
-   answers. Nothing more is read while a refusal is undecided (``Pending.doubt``).
+2. After the first refusal every later request is refused, with the same type and with ``after``, the id of the request
+   that was refused first. Later requests are not submitted, and held requests are cancelled. A request that may be
+   logged keeps its own answer. While a refusal is undecided (``Pending.doubt``), nothing more is read.
 3. Nothing more is read while ``REQUESTS_IN_FLIGHT_MAX`` requests or about ``PRODUCER_BYTES_IN_FLIGHT_MAX`` bytes have
    no answer.
-4. When the producer leaves, its submissions stay submitted; its answers are dropped.
-5. If other producers have taken all the room, one request waits in line for it (``line.py``), and nothing more is read.
-6. Each connection has one producer. If the slots for connections run out, a producer with nothing under way is closed
-   (``types.GAVE_WAY``). The close code says that its unanswered requests were not accepted.
+4. When the producer leaves, its submissions stay submitted; their answers are dropped.
+5. If other producers have taken all the room, one request waits in line for room (``produce_line``), and nothing more
+   is read.
+6. Each connection has one producer. If the slots for connections run out, an idle producer's connection is closed
+   (``types.GAVE_WAY``). The close code says that unanswered requests were not accepted.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ class ProduceRoutes:
 
     async def produce(self, request: Request) -> Response | Upgrade:
         query.only(request.query, _KNOWN)
-        # the types that the client will send: this node supports all of them
+        # ``types`` names the message types that the client will send; this node supports all of them
         query.whole(request.query, "types", None, 1, TYPES_MAX)
         if not self._appends.member.is_master():
             return redirect(self._appends.member, request)
@@ -66,7 +68,7 @@ class ProduceRoutes:
 
 
 class _Slot:
-    """One request whose answer is not sent yet."""
+    """A request of a producer whose answer is not sent yet."""
 
     __slots__ = ("_producer", "answer", "deadline", "held", "id", "pending")
 
@@ -99,7 +101,7 @@ class _Waiting(NamedTuple):
 
 
 class _Producer:
-    """The requests of one connection, from receive to answer."""
+    """The requests of one producer's connection, from receipt to answer."""
 
     _channel: Channel
 
@@ -110,7 +112,7 @@ class _Producer:
         self._limits = limits
         self._line = line
         self._waiting: _Waiting | None = None
-        """The request that waits in line."""
+        """The request that waits in line for room in a full budget."""
         self._loop = asyncio.get_running_loop()
         self._slots: deque[_Slot] = deque()
         self._bytes = 0
@@ -121,8 +123,8 @@ class _Producer:
         self._room: asyncio.Future[None] | None = None
         self._timer: asyncio.Handle | None = None
         self._timer_s = 0.0
-        """The loop's time of the timer. It is kept here because uvloop returns no ``TimerHandle`` for a call due within
-        a millisecond."""
+        """The event loop's time at which the timer is due. The time is kept here because uvloop returns no
+        ``TimerHandle`` for a call due within a millisecond."""
 
     def idle(self) -> bool:
         return not self._slots
@@ -154,7 +156,7 @@ class _Producer:
         )
 
     def _take(self, message: bytes) -> bool:
-        """Takes a request. Returns whether there is room for another request."""
+        """Receives a request. Returns whether there is room for another request."""
         asked = decode_request(message)
         id, timeout_ms = asked.id, asked.timeout_ms
         if id != (id if self._next_id is None else self._next_id):
@@ -181,7 +183,7 @@ class _Producer:
         else:
             submission = batch = decode_batch(memoryview(message)[asked.batch_at :], self._limits)
             if asked.born is not None and (asked.transaction is None) != (batch.producer != 0):
-                raise BadBody("a producer's message names it in its batch, a transaction's does not")
+                raise BadBody("a producer's batch must name the producer, a transaction's batch must not")
             if asked.transaction is not None:
                 submission = Transaction([batch], b"", asked.transaction)
         if self._grant.ends:
@@ -213,7 +215,7 @@ class _Producer:
         return True
 
     def _again(self) -> bool:
-        """Tries once more to submit the waiting request (``line.Try``)."""
+        """Tries once more to submit the waiting request (``produce_line.Try``)."""
         waiting = self._waiting
         assert waiting is not None
         try:
@@ -237,12 +239,12 @@ class _Producer:
             self._refused = (id, bare(error))
             self._take_back(id)
         first, why = self._refused
-        if id > first and error.retry_safe:  # nothing of the request is logged
+        if id > first and error.retry_safe:  # the refused request is certainly not logged
             return refused_answer(id, problem.document(why, after=first))
         return refused_answer(id, problem.document(error))
 
     def _take_back(self, id: int) -> None:
-        """Takes back the requests after ``id`` of which nothing is logged."""
+        """Cancels the requests after ``id`` that are not logged."""
         for slot in list(self._slots):
             if slot.id > id and slot.pending is not None and not slot.answer:
                 slot.pending.take_back()
@@ -252,7 +254,8 @@ class _Producer:
             slot.done(QueueFull("the request was waiting for room"))
 
     def answered(self, slot: _Slot) -> None:
-        """Sends the answer of a lone request at once. Sending in a task would cost a turn of the event loop."""
+        """Sends the answer of a lone request at once, because sending it in a task would cost a turn of the event
+        loop."""
         waiter = self._answers
         if waiter is None or waiter.done() or slot is not self._slots[0]:
             return
@@ -323,4 +326,4 @@ class _Producer:
             self._release(slot)
             if slot.pending is not None and not slot.answer:
                 slot.pending.expire()
-        self._slots.clear()  # each slot refers to its producer
+        self._slots.clear()  # each slot refers to its producer, which is a cycle

@@ -1,10 +1,10 @@
-"""The read rounds of one term: a majority confirms up to which VLSN a linearizable read must show the log.
+"""The read rounds of one term. In a read round a majority confirms that this node still leads, for linearizable reads.
 
     the term's first block is durable ─► DTVLSN noted ─► a read round ─► a majority has answered
 
-The DTVLSN is noted after the read was requested, and the round begins after that. A master that was deposed earlier
-gets no majority for the round (``feeder.rounds``), so it never answers, even if it does not know that it was deposed.
-No clock is used. Many reads share a round.
+A read is requested, then the durable end (DTVLSN) is stored, then the round begins. A master that was deposed before
+the round began gets no majority (``feeder.rounds``). So a deposed master never answers, even if it has not noticed its
+deposition. Read rounds use no clock. Many reads share a round.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class LeadersRounds:
         self._lead = lead
         self._rounds = Rounds(lead.own)
         self.changed = asyncio.Event()
-        """Set by each event for which a running round may wait."""
+        """Set by each event that may complete a running round."""
         self._shared: Shared[Vlsn] = Shared(self._index)
 
     async def index(self) -> Vlsn:
-        """Returns a VLSN at or past every append that was acknowledged as durable before the call. Raises ``NotMaster``
-        if no majority has confirmed this master within ``ROUND_TIMEOUT_S``, or if the term ends."""
+        """Returns a VLSN at or past every append that was acknowledged as durable before the call. Raises
+        ``NotMaster`` if no majority has confirmed this master within ``ROUND_TIMEOUT_S``, or if the term ends."""
         return await self._shared.get()
 
     def answered(self, feeder: Feeder, number: int) -> None:
@@ -41,12 +41,12 @@ class LeadersRounds:
         self.changed.set()
 
     def fed(self, feeder: Feeder) -> None:
-        """Sends the running round to a replica that has just passed syncup."""
+        """Sends the running round to a replica that has just completed its syncup (the comparison of logs)."""
         if self._rounds.number:
             feeder.begin_round(round_message(self._lead.term, self._rounds.number))
 
     def close(self) -> None:
-        self._shared.close(NotMaster("this node has stopped leading; ask again"))
+        self._shared.close(NotMaster("this node is no longer the master; ask again"))
 
     async def _index(self) -> Vlsn:
         lead = self._lead

@@ -1,4 +1,4 @@
-"""The state that all parts of one term share."""
+"""The state of one term that all parts of the master share."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from vlsn.errors import VlsnLogError
 from vlsn.ids import NULL_VLSN, Incarnation, NodeName, Term, Vlsn
 
 TICK_S = 0.1
-"""Seconds between two calls of ``tick`` by the node."""
+"""The node calls ``tick`` once in this many seconds."""
 
 
 class Tenure(Role):
-    """One term in which this node is the master. ``on_durable`` receives each new DTVLSN that the acknowledgements
-    prove."""
+    """One term in which this node is the master. ``on_durable`` is called with each new durable end (DTVLSN) that the
+    acknowledgements prove."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Tenure(Role):
         self.own = Incarnation(self.member.incarnation)
         self.holds = opened.holds
         self.durability = SYNCED
-        """The durability of appends that ask for none. No append may ask for more."""
+        """The durability of an append that requests none. An append may request less than this, but not more."""
         self.book = AppendBook(
             self.own,
             term,
@@ -55,22 +55,22 @@ class Tenure(Role):
         self.messages = Messages()
         self.unsynced = UnsyncedAppends(self.book, self.messages)
         self.start: Vlsn = NULL_VLSN
-        """The first VLSN of this term; 0 until its block is submitted."""
+        """The first VLSN of this term; 0 until the block of the TERM entry is submitted."""
         self.feeders: dict[str, Feeder] = {}
         self.tasks: dict[Feeder, asyncio.Task[None]] = {}
-        """The tasks of the feeds."""
+        """The task of each feed, by feeder."""
         self.present = 0
         """The number of connected replicas that count for ``insufficient-replicas``."""
         self.heir: NodeName | None = None
         """The successor, while this node is handing over."""
         self.holds_back = False
-        """True while appends wait until the successor has the whole log."""
+        """True while appends wait until the successor has this master's whole log."""
         self.has_ended = False
         self.full: FullPolicies[Append] | None = None
-        """The policies of destinations that can be full; None until the term has begun."""
+        """The limits of destinations, or None until the term has begun."""
 
     def follow_settings(self) -> None:
-        """Uses the group's newest settings in the log from now on."""
+        """Applies the group's newest settings from the log."""
         self.durability = self.log.view.history.durability
 
     @property
@@ -81,12 +81,13 @@ class Tenure(Role):
         return self.member.is_master() and term == self.term
 
     def heard_of(self, incarnation: int) -> Told:
-        """Returns the end that this replica has acknowledged in this term."""
+        """Returns the log's end that this replica has acknowledged in this term."""
         synced = self.book.synced.get(Incarnation(incarnation))
         return Told(0, self.term, synced, self.log.view.history.term_of(synced)) if synced is not None else NOTHING
 
     def hears(self, feeder: Feeder) -> bool:
-        """Returns whether the feeder's replica is past syncup, and has answered within an election timeout."""
+        """Returns whether the feeder's replica has completed its syncup (the comparison of logs), and has answered
+        within an election timeout."""
         return feeder.streaming and feeder.silent_ticks <= self.member.config.election_timeout_s / TICK_S
 
     def end_feeds_of(self, names: list[str], why: VlsnLogError) -> None:

@@ -1,21 +1,23 @@
-"""Transactions before they are logged: staged in the master's memory, logged whole by their commits.
+"""Transactions before they are logged: staged in the master's memory, logged as one block by their commits.
 
     begin ─► stage, stage … ─┬─ commit ─► one submission, as any append (``admission``) ─► acknowledged: the stage is
     dropped
                              └─ abort, or no call for ``STAGED_S`` ─► the stage is dropped, and nothing was logged
 
-1. Nothing is in the log before the commit. Then all entries are in it, in one block.
+1. Before the commit no entry of a transaction is in the log. After the commit all its entries are in the log, in one
+   block.
 2. A commit has a name in the log: a producer's submission, or the handle's id with ``HANDLE_SEQUENCE``. A repeated
-   commit gets the same answer from this master or the next one (``exactly_once``). While its entries are staged here
-   they are submitted again, so a refused commit can be logged now. Without the entries only the name is looked up.
-3. Once a commit was requested, nothing more is staged and nothing aborted, until it is certain that nothing of it was
-   logged.
-4. A client may abandon a call without knowing whether it has staged anything. The client counts such calls
-   (``rewinds``). The first call with a higher count takes back the entries after the number that it relies on. A call
-   with a lower count comes too late, and is refused.
+   commit gets the same answer from this master or the next one (``exactly_once``). While the entries are staged here, a
+   repeated commit submits them again, so a refused commit can still be logged. If the entries are no longer staged,
+   only the name is looked up.
+3. After a commit was requested, nothing more is staged or aborted until it is certain that the commit was not logged.
+4. A client may abandon a call without knowing whether the call has staged entries. The client counts its abandoned
+   calls (``rewinds``), and sends the count with each call. A call with a higher count than before first removes the
+   entries of abandoned calls: those after the number that it names. A call with a lower count was abandoned, and is
+   refused.
 5. When the master's term ends, its stages are dropped.
 
-On the event loop only.
+This module runs on the event loop only.
 """
 
 from __future__ import annotations
@@ -46,11 +48,11 @@ from vlsn.format.submission import TRANSACTION_OVERHEAD_BYTES, Transaction, Valu
 from vlsn.ids import NUMBER_MAX
 
 Name: TypeAlias = tuple[int, int]
-"""A producer, or a handle's id, and its sequence."""
+"""A pair that names a commit: a producer or a handle's id, and its sequence."""
 
 
 class _Stage:
-    """The entries of one open transaction."""
+    """The staged entries of one open transaction."""
 
     __slots__ = (
         *("bytes", "deadline_s", "entries", "handle", "held", "name", "owner", "parts", "rewinds", "under_way"),
@@ -63,18 +65,18 @@ class _Stage:
         self.parts: list[Values | Batch] = []
         self.entries = 0
         self.bytes = Transaction((), b"", (handle.id, HANDLE_SEQUENCE)).bytes
-        """The most bytes that the transaction takes of a block, its COMMIT included."""
+        """The most bytes that the transaction needs in a block, its COMMIT included."""
         self.held = 0
-        """The bytes taken from the budget."""
+        """The bytes that this stage has reserved in the budget of staged transactions."""
         self.deadline_s = 0.0
         self.rewinds = 0
-        """The highest ``rewinds`` that a call has sent."""
+        """The highest count of abandoned calls (``rewinds``) that a call has sent."""
         self.under_way = 0
-        """The number of commits that wait for their answers."""
+        """The number of commits of this transaction that wait for their answers."""
         self.unsure = False
-        """True if a commit had no certain answer: it may be in the log, or still be logged."""
+        """True if a commit got no certain answer: the commit may be in the log, or may still be logged."""
         self.name: Name | None = None
-        """The name of a commit that is under way, or may be logged."""
+        """The name of a commit that waits for its answer, or that may be logged."""
 
     @property
     def closed(self) -> bool:
@@ -85,7 +87,8 @@ class _Stage:
         self._count(part, 1)
 
     def rewind(self, entries: int) -> bool:
-        """Takes back all entries after the first ``entries``. Returns whether a call ended there."""
+        """Removes all entries after the first ``entries``. Returns False if no call has ended at that number of
+        entries."""
         left, at = self.entries, len(self.parts)
         while left > entries:
             at -= 1
@@ -104,7 +107,7 @@ class _Stage:
 
 
 class Transactions:
-    """The transactions of one term. ``close`` is called when the term has ended."""
+    """The transactions of one term. ``close`` is called when the term ends."""
 
     def __init__(self, lead: Tenure, admission: Admission) -> None:
         self._lead = lead
@@ -118,7 +121,7 @@ class Transactions:
         self._places = Budget("open transactions", TRANSACTIONS_MAX)
         self._staged = Budget("bytes of staged transactions", STAGED_BYTES_MAX)
         self._committed: dict[int, Name] = {}
-        """Producers' names of the last committed transactions, by id."""
+        """For recently committed transactions with producers, by id: the name of the commit."""
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -131,15 +134,15 @@ class Transactions:
 
     @property
     def bytes_max(self) -> int:
-        """The most bytes of a segment that one transaction may take."""
+        """The most bytes of a block that one transaction may use."""
         return self._log.placement.payload_bytes_max
 
     def begin(self, id: int | None = None, owner: str = "") -> Handle:
         """Begins a transaction, with the name ``id`` or any name for None. If it is begun again before anything is
         staged, the same one is returned. ``owner`` is the token that begins it, "" for a client without one.
 
-        Raises ``WrongVersion``, ``QueueFull``, ``BadArgument`` if the name belongs to another transaction, and
-        ``NotMaster`` while this node hands over, because the successor has no stages.
+        Raises ``WrongVersion``, ``QueueFull``, ``BadArgument`` if the id belongs to another transaction, and
+        ``NotMaster`` while this node hands over, because the successor does not get the stages.
         """
         self._admission.check_transactions()
         if self._lead.holds_back or self._lead.has_ended:
@@ -162,10 +165,11 @@ class Transactions:
         return handle
 
     async def stage(self, handle: Handle, part: Values | Batch, after: int | None = None, rewinds: int = 0) -> int:
-        """Stages more entries and returns the new number of entries. ``after`` is the number before, which identifies a
-        call whose answer was lost. ``rewinds`` is the number of abandoned calls. Raises ``TooLarge``, ``QueueFull``,
-        ``BadArgument`` for entries that do not follow, ``TransactionClosed``, and for an unknown transaction the errors
-        of ``settle_gone`` or ``TransactionGone``."""
+        """Stages more entries and returns the new number of staged entries. ``after`` is the number of entries
+        before this call, so a call whose answer was lost can be sent again. ``rewinds`` is the number of calls that
+        the client has abandoned. Raises ``TooLarge``, ``QueueFull``, ``BadArgument`` if ``after`` does not fit, and
+        ``TransactionClosed``. For an unknown transaction, raises ``TransactionGone`` or the errors of
+        ``settle_gone``."""
         stage = self._find(handle)
         if stage is None:
             await self._settle_gone(handle)
@@ -177,7 +181,7 @@ class Transactions:
         self._rewind(stage, after, rewinds)
         if after is not None and after != stage.entries:
             if after + part.count == stage.entries:
-                return stage.entries  # the last call was sent again
+                return stage.entries  # the client's last call was sent again
             raise BadArgument(f"after={after}: {stage.entries} entries are staged")
         self._admission.check_size(stage.entries + part.count + 1, stage.bytes + _bytes_in_block(part))
         self._staged.take(_memory_of(part))
@@ -197,12 +201,12 @@ class Transactions:
         after: int | None = None,
         rewinds: int = 0,
     ) -> Append:
-        """Logs all staged entries as one submission, under ``name`` or else under the handle's name. ``puts`` are the
-        names that its COMMIT sets. ``born`` belongs to ``name``, as in any submission; ``after`` and ``rewinds`` are as
-        in ``stage``.
+        """Logs all staged entries as one submission, named ``name`` or else by the handle. ``puts`` are the names that
+        the COMMIT sets. ``born`` belongs to ``name``, as in any submission. ``after`` and ``rewinds`` are as in
+        ``stage``.
 
-        Calls ``done`` and raises as ``Admission.submit``; ``done`` receives ``TransactionGone`` if nothing is staged or
-        logged. Raises ``TransactionClosed`` if the commit is known under another name.
+        Calls ``done`` and raises as ``Admission.submit``. ``done`` receives ``TransactionGone`` if nothing is staged
+        or logged. Raises ``TransactionClosed`` if the transaction was committed under another name.
         """
         stage = self._find(handle)
         if stage is None:
@@ -213,7 +217,7 @@ class Transactions:
         self._touch(stage)
         self._rewind(stage, after, rewinds)
         if name is None:
-            born = handle.born if stage.closed else NUMBER_MAX  # the commit was never submitted before
+            born = handle.born if stage.closed else NUMBER_MAX  # this commit was never submitted before
         submission = Transaction(tuple(stage.parts), puts.entry() if puts is not None else b"", own)
 
         def answered(result: Appended | VlsnLogError) -> None:
@@ -229,7 +233,7 @@ class Transactions:
             raise
 
     async def abort(self, handle: Handle) -> None:
-        """Forgets the staged entries, if there are any. Raises ``TransactionClosed``, and the errors for an unknown
+        """Drops the staged entries, if there are any. Raises ``TransactionClosed``, and the errors for an unknown
         transaction."""
         stage = self._find(handle)
         if stage is None:
@@ -267,11 +271,11 @@ class Transactions:
             self._timer = self._loop.call_at(stage.deadline_s, self._expire)
 
     def _expire(self) -> None:
-        """Drops transactions that have timed out, unless their commits are under way."""
+        """Drops transactions that have timed out, except those whose commits wait for an answer."""
         now = self._loop.time()
         while self._open and (stage := next(iter(self._open.values()))).deadline_s <= now:
             if stage.under_way:
-                self._touch(stage)  # sets no timer: other transactions are due before this one
+                self._touch(stage)  # the timer stays as it is, because another transaction is due earlier
             else:
                 self._drop(stage)
                 self._counts.expired += 1
@@ -279,17 +283,21 @@ class Transactions:
         self._timer = self._loop.call_at(first.deadline_s, self._expire) if first is not None else None
 
     def _rewind(self, stage: _Stage, after: int | None, rewinds: int) -> None:
-        """Takes back the entries of abandoned calls. Raises ``BadArgument`` for an abandoned call, and for a call that
-        relies on missing entries."""
+        """Removes the entries of abandoned calls. Raises ``BadArgument`` for an abandoned call, and for a call that
+        relies on removed entries."""
         if rewinds == stage.rewinds:
             return
         if rewinds < stage.rewinds:
-            raise BadArgument(f"rewinds={rewinds}: this call was abandoned, as {stage.rewinds} calls are by now")
+            raise BadArgument(
+                f"rewinds={rewinds}: the client has abandoned this call; its count is {stage.rewinds} now"
+            )
         if stage.closed:
             raise _closed(stage.handle)
         held = stage.held
         if after is None or not stage.rewind(after):
-            raise BadArgument(f"after={after}: no call ended there, {stage.entries} entries are staged")
+            raise BadArgument(
+                f"after={after}: no earlier call ended at this number; {stage.entries} entries are staged"
+            )
         stage.rewinds = rewinds
         self._staged.give(held - stage.held)
 
@@ -304,8 +312,8 @@ class Transactions:
                     del self._owned[stage.owner]
 
     async def _settle_gone(self, handle: Handle) -> None:
-        """Makes sure that nothing of the transaction is logged. Only the master that accepted a producer's commit can
-        answer for it: its client sends the commit again."""
+        """Makes sure that no commit of the transaction is logged. If a producer named the commit, only the master
+        that accepted it knows the name, so the client must send the commit again."""
         if handle.id in self._committed:
             raise _closed(handle)
         await self._admission.settle_gone(handle)
@@ -313,7 +321,7 @@ class Transactions:
     # Commits.
 
     def _ask_again(self, handle: Handle, acks: Acks, done: Done, name: Name | None, born: int | None) -> Append:
-        """Looks up a commit by its name alone, because its entries are not staged here."""
+        """Looks up a commit by its name alone, because the entries are not staged here."""
         known = self._committed.get(handle.id)
         if name is not None and (known not in (None, name) or self._admission.has_commit(handle.id)):
             raise _closed(handle)

@@ -1,4 +1,5 @@
-"""Appends that are answered before a majority has synced them, because they or the group ask for less than a sync.
+"""Appends that are answered before a majority has synced them, because the append or the group requests less than a
+sync.
 
     sealed ─► the master has it as `local` says, and as many replicas as its acks require have it as `replica` says ─►
     answered
@@ -6,11 +7,11 @@
     durability write_no_sync,no_sync · acks majority of three
     n1 (master) sealed 90, written 90, synced 70 · n2 received 90, written 70 · n3 received 80 ─► answered to VLSN 90
 
-1. Such an answer relies on bytes in memory or in a page cache. The answer says ``durable`` only if a majority has
-   synced the append nevertheless. The DTVLSN counts synced entries only, and readers, elections and rollbacks follow
-   the DTVLSN.
-2. A replica may sync a block later only if every VLSN in the block allows that.
-3. An append that asks for a sync is as safe as ever beside these: it is synced together with all earlier entries.
+1. An early answer relies on bytes in memory or in the operating system's cache. An early answer says ``durable`` only
+   if a majority happens to have synced the append. Early answers do not move the durable end (DTVLSN), which readers,
+   elections and rollbacks follow: it counts synced entries only.
+2. A replica may sync a block later only if every entry in the block allows that.
+3. An append that requests a sync loses no safety: it is synced together with all earlier entries.
 """
 
 from __future__ import annotations
@@ -30,28 +31,28 @@ from vlsn.write.queue import Pending
 
 
 class UnsyncedAppends:
-    """The appends of one term that are answered early. ``book`` counts synced entries. ``messages`` tells replicas
-    which VLSNs they may sync later."""
+    """The appends of one term that may be answered before a majority has synced them. ``book`` counts synced
+    entries. ``messages`` reports to replicas which VLSNs they may sync later."""
 
     def __init__(self, book: AppendBook, messages: Messages) -> None:
         self.used = False
-        """True once there was such an append. Until then callers skip this class."""
+        """True once an append with less than a sync was submitted. While it is False, callers skip this class."""
         self._book = book
         self._messages = messages
         self._waiting: dict[tuple[Acks, GroupDurability], deque[Append]] = {}
         self._sealed = self._written = NULL_VLSN
         self._received: dict[Incarnation, tuple[Vlsn, Vlsn]] = {}
-        """The VLSNs up to which each replica has received and has written."""
+        """For each replica, the VLSN up to which it has received, and the VLSN up to which it has written."""
 
     def promise(self, append: Append, durability: GroupDurability) -> None:
-        """Marks ``append``, which is not queued yet, to be answered at ``durability``."""
+        """Marks ``append``, before it is queued, to be answered at ``durability``."""
         self.used = True
         append.promised = durability
         if durability.local != "sync":
-            append.durability = Durability.WRITE_NO_SYNC  # the writer handles the append in its order
+            append.durability = Durability.WRITE_NO_SYNC  # the writer handles all appends of the log in their order
 
     def sealed(self, pendings: list[Pending]) -> list[Pending]:
-        """Keeps the sealed appends that ask for less than a sync, and returns the others."""
+        """Keeps those sealed appends that request less than a sync, and returns the other appends."""
         others: list[Pending] = []
         in_memory = False
         for append in pendings:
@@ -64,7 +65,7 @@ class UnsyncedAppends:
             in_memory |= promised.local == "no_sync"
             self._tell_replicas(append)
         self._sealed = Vlsn(pendings[-1].last)
-        if in_memory:  # an append may be in its submission at this moment, and is never answered during it
+        if in_memory:  # an append is never answered while it is being submitted
             asyncio.get_running_loop().call_soon(self.release)
         return others
 
@@ -89,11 +90,11 @@ class UnsyncedAppends:
         self.release()
 
     def withdraw(self, replica: Incarnation) -> None:
-        """Forgets the VLSNs of ``replica`` until it acknowledges again."""
+        """Forgets how far ``replica`` has received and written, until it acknowledges again."""
         self._received.pop(replica, None)
 
     def release(self) -> None:
-        """Answers the appends whose promised durability is reached."""
+        """Answers the appends that have reached their promised durability."""
         for (acks, durability), queue in list(self._waiting.items()):
             if queue:
                 reached = self._reached(acks, durability)
@@ -107,7 +108,7 @@ class UnsyncedAppends:
                 queue.popleft().settle(error())
 
     def _reached(self, acks: Acks, durability: GroupDurability) -> int:
-        """Returns the VLSN up to which appends have reached their promised durability."""
+        """Returns the VLSN up to which appends with these settings have reached their durability."""
         local, replica = durability.levels
         book = self._book
         own = book.synced.get(book.own, NULL_VLSN)

@@ -1,8 +1,10 @@
-"""The record of which CDC consumers have begun on which node. A node reports the begin to the master, which logs it.
+"""Records in the group which CDC consumers have begun on which node. A node reports a begin to the master, which logs
+it.
 
     POST /v1/peer/cdc  {"group", "sender", "to", "consumer", "file", "replace"}  ─►  {"sender", "file"}
 
-The answer is the number of the position file that the group has recorded for ``consumer`` on ``sender``; it is durable.
+The answer has the number of the position file that the group has recorded for ``consumer`` on ``sender``. The recorded
+number is durable.
 """
 
 from __future__ import annotations
@@ -25,12 +27,12 @@ from vlsn.ids import NodeName
 from vlsn.state.cdc_consumers import begun_file, begun_key, begun_value
 
 TIMEOUT_S = 4.0
-"""Seconds in which the master makes the number durable, or answers that it could not."""
+"""The master has this many seconds to make the number durable; otherwise it answers with an error."""
 FileNumber = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of the position file with which a consumer begins on a node."""
+    """The begin of a consumer on a node: the number of its position file."""
 
     group: Name
     sender: Name
@@ -41,14 +43,15 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The number that the group has recorded."""
+    """The number of the position file that the group has recorded."""
 
     sender: Name
     file: FileNumber
 
 
 class NodeBegun:
-    """The group's ``repl.cdc.position_stores.Begun``. ``leads`` returns the master's term, or raises ``NotMaster``."""
+    """The group's record of begins (``repl.cdc.position_stores.Begun``). ``leads`` returns the master's term, or raises
+    ``NotMaster``."""
 
     def __init__(self, member: Member, leads: Callable[[], CommitLead]) -> None:
         self.member = member
@@ -58,7 +61,7 @@ class NodeBegun:
         member = self.member
         master = member.master_name()
         if master is None:
-            raise NotMaster("no master is known yet, which must record that this consumer begins here")
+            raise NotMaster("no master is known yet; it must record that this consumer begins on this node")
         question = Question(
             group=self.member.config.group,
             sender=self.member.name,
@@ -90,7 +93,8 @@ class NodeBegun:
         return {"sender": self.member.name, "file": f"{await self._begun(self._leads(), question):016x}"}
 
     async def _begun(self, lead: CommitLead, question: Question) -> int:
-        """Logs the number unless the group has recorded one already. Returns the recorded number, durable."""
+        """Logs the number unless the group has recorded a number already. Returns the recorded number, which is
+        durable."""
         deadline = asyncio.get_running_loop().time() + TIMEOUT_S
         small, key, file = (
             lead.log.view.history.small,
@@ -103,7 +107,7 @@ class NodeBegun:
         known = begun_file(kept)
         if known == file or (known and not question.replace):
             assert kept is not None
-            await lead.read_index()  # a deposed master may not have a later one
+            await lead.read_index()  # a deposed master may not have a number that its successor has logged
             if not await lead.reads.reached(kept.vlsn, deadline):
                 raise OutcomeUnknown(
                     f"the begin of {question.consumer} is logged at VLSN {kept.vlsn}, and not durable yet"

@@ -1,4 +1,4 @@
-"""A COMMIT that sets names and has no entries."""
+"""Logs a COMMIT that sets names and has no entries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vlsn.write.local_log import LocalLog
 
 
 class CommitLead(Protocol):
-    """The master's term, as the calls for names use it."""
+    """The master's term, as far as calls that set names use it."""
 
     @property
     def log(self) -> LocalLog: ...
@@ -22,17 +22,18 @@ class CommitLead(Protocol):
     def reads(self) -> Reads: ...
 
     async def read_index(self) -> Vlsn:
-        """Returns a VLSN that every read must reach, once a majority has confirmed the master. Raises ``NotMaster``."""
+        """Returns a VLSN that every linearizable read must reach, once a majority has confirmed the master. Raises
+        ``NotMaster``."""
         ...
 
     def commit(self, puts: Puts, done: Done) -> Pending:
-        """Queues a COMMIT that sets ``puts``. Raises, and calls ``done``, as ``Admission.submit``."""
+        """Queues a COMMIT that sets ``puts``. Raises errors, and calls ``done``, as ``Admission.submit`` does."""
         ...
 
 
 async def commit_alone(lead: CommitLead, puts: Puts, deadline: float) -> Appended:
-    """Logs a COMMIT without entries, durable on return. ``deadline`` is the loop's time. Raises as
-    ``Admission.submit``, ``OutcomeUnknown``."""
+    """Logs a COMMIT without entries; durable on return. ``deadline`` is the event loop's time. Raises as
+    ``Admission.submit``, and ``OutcomeUnknown``."""
     loop = asyncio.get_running_loop()
     told: asyncio.Future[Appended | VlsnLogError] = loop.create_future()
 

@@ -1,11 +1,12 @@
-"""The lags of consumers: the number of durable VLSNs from the next DATA entry on, and the age of that entry.
+"""The lags of consumers. A lag is the number of durable VLSNs from the consumer's next DATA entry on, and the age of
+that entry.
 
     position 41       VLSN 41 COMMIT · 42 COMMIT · 43 DATA, sealed 8 s ago · 44 COMMIT        lag 2 VLSNs, 8 s
     position 45       VLSN 45 COMMIT, of the position itself                                  lag 0
 
 A COMMIT entry alone is no lag; otherwise no consumer would ever be up to date. So the log is read from each position to
-the next entry of a user. Positions in the same part of the log share one read. Otherwise each of many consumers at the
-end of the log would read all consumers' COMMITs.
+the next DATA entry. Positions in the same part of the log share one read. Without sharing, each of many consumers at
+the end of the log would read all consumers' COMMITs.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from vlsn.write.local_log import LocalLog
 
 LOOK_S = 1.0
 LOOKS_MAX = 64
-"""The most positions that one round reads for. The next rounds read for the other positions."""
+"""The most positions for which one round reads the log. The next rounds read for the other positions."""
 SHARED_MAX = 16
-"""The most parts of the log, read for one position, that are kept for other positions."""
+"""The most stretches of the log, each read for one position, that are kept for other positions."""
 
 
 @dataclass(slots=True)
 class _Looked:
-    """A part of the log that was read, from ``since`` on. Before ``upto`` the only user's entry is the one at ``vlsn``
-    (0: none), which was sealed at ``time_us``."""
+    """A stretch of the log that was read, from ``since`` on. The only DATA entry before ``upto`` is at ``vlsn`` (0:
+    there is none), and was sealed at ``time_us``."""
 
     since: int
     upto: int
@@ -40,12 +41,13 @@ class _Looked:
     time_us: int = 0
 
     def covers(self, next_vlsn: int) -> bool:
-        """Returns whether this part shows the next DATA entry from ``next_vlsn`` on, as far as the log was read."""
+        """Returns whether this stretch shows the next DATA entry at or after ``next_vlsn``, as far as the log was
+        read."""
         return self.since <= next_vlsn <= (self.vlsn or self.upto)
 
 
 class ConsumerLags:
-    """The lags on one node. ``run`` reads the log periodically; ``told`` returns the last results."""
+    """The lags of consumers on one node. ``run`` reads the log periodically; ``told`` returns the last results."""
 
     def __init__(self, log: LocalLog, reads: Reads, clock: Clock) -> None:
         self._log = log
@@ -53,7 +55,7 @@ class ConsumerLags:
         self._clock = clock
         self._looked: dict[str, _Looked] = {}
         self._shared: deque[_Looked] = deque(maxlen=SHARED_MAX)
-        """The parts that were read last, for any position."""
+        """The stretches of the log that were read last, for any position."""
 
     async def run(self) -> None:
         while True:
@@ -68,11 +70,11 @@ class ConsumerLags:
         return positions_in(small.as_of(self._reads.durable)) if small else {}
 
     def position(self, name: str, durable: Vlsn) -> Placed | None:
-        """Returns one position as of ``durable``. The cost does not depend on the number of positions."""
+        """Returns one position as of VLSN ``durable``. The cost does not depend on the number of positions."""
         return position_of(self._log.view.history.small.at(key_of(name), durable))
 
     async def look(self) -> None:
-        """Reads the log for positions that have moved or have new entries, ``LOOKS_MAX`` at most."""
+        """Reads the log for at most ``LOOKS_MAX`` positions that have moved or have new entries after them."""
         positions = self.positions()
         for name in [name for name in self._looked if name not in positions]:
             del self._looked[name]
@@ -82,7 +84,7 @@ class ConsumerLags:
             await self._look(name, positions[name].position.next)
 
     async def told_of(self, name: str) -> ConsumerAt | None:
-        """Returns one position with its present lag. Reads the log for it first, if that is due."""
+        """Returns one position with its present lag. If the lag is old, reads the log first."""
         durable = self._reads.durable
         placed = self.position(name, durable)
         if placed is None:
@@ -117,7 +119,7 @@ class ConsumerLags:
         try:
             page = await self._reads.page(looked.upto, limit=1, bytes_max=1, all_kinds=False)
         except (VlsnLogError, OSError):
-            return  # the entries were cleaned away or are damaged: a reader receives that error
+            return  # the entries were cleaned away or are damaged; a reader gets the error
         if page.entries and not looked.vlsn:
             looked.vlsn, looked.time_us = page.entries[0].vlsn, page.entries[0].time
         looked.upto = max(looked.upto, page.next_vlsn)
@@ -136,7 +138,7 @@ class ConsumerLags:
         if looked is not None and looked.vlsn:
             seconds = max(0.0, (self._clock.wall_us() - looked.time_us) / 1e6)
             return max(0, durable - looked.vlsn + 1), round(seconds, 3)
-        # The part that was read has no DATA entry; later entries may be DATA.
+        # The stretch that was read has no DATA entry; later entries may be DATA.
         upto = max(next_vlsn, looked.upto if looked is not None else 0)
         behind = max(0, durable - upto + 1)
         return behind, None if behind else 0.0

@@ -1,7 +1,8 @@
-"""Positions of consumers, as the names that a COMMIT sets, alone or with a transaction's entries.
+"""Positions of consumers. A COMMIT entry sets positions as named values, alone or together with a transaction's
+entries.
 
-The new position is checked here against the log. The position that it replaces is checked later, in the order of the
-queue (``name_conflicts``).
+This module checks the new position against the log. The position that a commit replaces is checked later, when the
+commit enters the queue (``name_conflicts``).
 """
 
 from __future__ import annotations
@@ -28,20 +29,21 @@ _BY = re.compile(r"[0-9a-f]{16}\Z")
 
 
 async def confirm_end(lead: CommitLead, changes: Mapping[str, ConsumerChange]) -> None:
-    """Confirms leadership if a position is past the end of this log. A deposed master may be missing entries that were
-    read elsewhere, and must not refuse the position as a mistake. Raises ``NotMaster``."""
+    """Confirms that this node leads, if one of the positions is past the end of its log. A deposed master may be
+    missing entries that a consumer has read from another node; it must not refuse the position as a mistake. Raises
+    ``NotMaster``."""
     if is_past(lead.log, changes):
         await lead.read_index()
 
 
 def is_past(log: LocalLog, changes: Mapping[str, ConsumerChange]) -> bool:
-    """Returns whether a position is past the end of this log."""
+    """Returns whether one of the positions is past the end of this log."""
     end = int(log.view.allocated) + 1
     return any(change.next > end and not is_of_another_group(name) for name, change in changes.items())
 
 
 def puts_of(log: LocalLog, changes: Mapping[str, ConsumerChange]) -> Puts:
-    """Returns the names that set these positions. Raises ``BadArgument``, ``TooLarge``."""
+    """Returns the names and values that set these positions. Raises ``BadArgument``, ``TooLarge``."""
     values: dict[str, bytes | None] = {}
     expects: dict[str, int] = {}
     for name, change in changes.items():
@@ -53,7 +55,7 @@ def puts_of(log: LocalLog, changes: Mapping[str, ConsumerChange]) -> Puts:
 
 
 def set_by(log: LocalLog, name: str, change: ConsumerChange) -> Placed | None:
-    """Returns the position that the same commit has set, if it was sent before; otherwise None."""
+    """Returns the position that an earlier copy of the same commit has set, or None."""
     placed = position_of(log.view.history.small.get(key_of(name)))
     if placed is None or not change.by:
         return None
@@ -61,7 +63,7 @@ def set_by(log: LocalLog, name: str, change: ConsumerChange) -> Placed | None:
 
 
 def check_kept(log: LocalLog, name: str, change: ConsumerChange) -> None:
-    """Raises ``Trimmed`` if the next entry was cleaned away, or is about to be."""
+    """Raises ``Trimmed`` if the entry at the position was cleaned away, or is about to be."""
     first = int(log.care.holds.floor) + 1
     if change.next < first and not is_of_another_group(name):
         raise Trimmed(f"VLSN {change.next} was cleaned away; the first still here is {first}", first=first)
@@ -97,7 +99,7 @@ class NodePositions:
         return lags.told()
 
     async def consumer(self, name: str) -> ConsumerAt:
-        """Returns one position. Raises ``BadArgument``, ``NotFound``, and as ``consumers``."""
+        """Returns one position. Raises ``BadArgument``, ``NotFound``, and the errors of ``consumers``."""
         key_of(name)
         found = await self._lags().told_of(name)
         if found is None:
@@ -105,7 +107,7 @@ class NodePositions:
         return found
 
     async def set_consumer(self, name: str, change: ConsumerChange, timeout_s: float) -> ConsumerAt:
-        """Sets a position, durable on return. Raises before anything is logged: ``StaleTerm`` if another commit has
+        """Sets a position; durable on return. Raises before the position is logged: ``StaleTerm`` if another commit has
         replaced the position that this one starts from, ``BadArgument``, ``Trimmed``, ``TooLarge``, or ``WrongVersion``
         if the group's level is too low for positions. Also raises the errors of an append."""
         lead = self._leads()
@@ -121,24 +123,24 @@ class NodePositions:
         return await self.consumer(name)
 
     async def delete_consumer(self, name: str, at: int | None, timeout_s: float) -> None:
-        """Deletes a position, durable on return. Raises ``NotFound``, and as ``set_consumer``."""
+        """Deletes a position; durable on return. Raises ``NotFound``, and the errors of ``set_consumer``."""
         lead, key = self._leads(), key_of(name)
         if key not in lead.log.view.history.small:
             raise NotFound(f"consumer {name} has no position here")
         values: dict[str, bytes | None] = {key: None}
-        if name.startswith(REPLICATED_PREFIX):  # a CDC consumer that begins anew under this name is not paused
+        if name.startswith(REPLICATED_PREFIX):  # a later CDC consumer of the same name must not begin paused
             values[paused_key(name.removeprefix(REPLICATED_PREFIX))] = None
         puts = Puts(values, {} if at is None else {key: at})
         await commit_alone(lead, puts, asyncio.get_running_loop().time() + timeout_s)
 
     def capture_paused_us(self, consumer: str) -> int:
-        """Returns the time since when a CDC consumer of the group is paused (µs since the epoch), 0 for not paused.
-        Uses all entries in this node's log, durable or not."""
+        """Returns the time when a CDC consumer of the group was paused (µs since the epoch); 0 if it is not paused. All
+        entries in this node's log count, durable or not."""
         self._lags()
         return paused_since(self.member.opened().log.view.history.small.get(paused_key(consumer)))
 
     async def pause_capture(self, consumer: str, since_us: int, timeout_s: float) -> None:
-        """Logs the time since when a CDC consumer is paused, 0 for not paused; durable on return. Raises
+        """Logs the time when a CDC consumer was paused, 0 if it is not paused; durable on return. Raises
         ``VlsnLogError``."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         await commit_alone(self._leads(), Puts({paused_key(consumer): paused_value(since_us)}), deadline)

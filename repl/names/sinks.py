@@ -1,5 +1,5 @@
-"""States of sinks, as the names that the COMMIT of a part sets. The state that it replaces is checked later
-(``puts``)."""
+"""States of sinks. The COMMIT entry of a part of a batch sets states as named values. The state that is replaced is
+checked later (``name_conflicts``)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from vlsn.write.local_log import LocalLog
 
 
 def puts_of(log: LocalLog, changes: Mapping[str, SinkChange]) -> Puts:
-    """Returns the names that set these states, and deletes the runs that they supersede. Raises ``BadArgument``,
-    ``TooLarge``."""
+    """Returns the names and values that set these states, and that delete the runs they replace. Raises
+    ``BadArgument``, ``TooLarge``."""
     values: dict[str, bytes | None] = {}
     expects: dict[str, int] = {}
     states = states_in(log.view.history.small)
@@ -40,7 +40,7 @@ def puts_of(log: LocalLog, changes: Mapping[str, SinkChange]) -> Puts:
 
 
 def joined(one: Puts | None, other: Puts | None) -> Puts | None:
-    """Joins the names of two sets for one COMMIT. The two sets share no name."""
+    """Joins two sets of names for one COMMIT. No name may be in both sets."""
     if one is None or other is None:
         return one or other
     return Puts({**one.values, **other.values}, {**one.expects, **other.expects})
@@ -54,7 +54,8 @@ class NodeSinks:
         self._leads = leads
 
     def sinks(self) -> list[SinkAt]:
-        """Returns all states, by name. Raises ``ProducersMissing`` while this node has lost the small state."""
+        """Returns the states of all sinks, sorted by name. Raises ``ProducersMissing`` while this node has lost the
+        small state."""
         opened = self.member.opened()
         small = opened.log.view.history.small
         if small.lacks_to:
@@ -65,7 +66,7 @@ class NodeSinks:
         return [SinkAt(name, placed.at, placed.state) for name, placed in states.items()]
 
     def sink(self, name: str) -> SinkAt:
-        """Returns one state. Raises ``BadArgument``, ``NotFound``, and as ``sinks``."""
+        """Returns the state of one sink. Raises ``BadArgument``, ``NotFound``, and the errors of ``sinks``."""
         key_of(name)
         found = next((each for each in self.sinks() if each.name == name), None)
         if found is None:
@@ -73,7 +74,8 @@ class NodeSinks:
         return found
 
     async def delete_sink(self, name: str, at: int | None, timeout_s: float) -> None:
-        """Deletes a state, durable on return. Raises ``NotFound``, ``StaleTerm``, and the errors of an append."""
+        """Deletes the state of a sink; durable on return. Raises ``NotFound``, ``StaleTerm``, and the errors of an
+        append."""
         lead, key = self._leads(), key_of(name)
         if key not in lead.log.view.history.small:
             raise NotFound(f"sink {name} has no state here")

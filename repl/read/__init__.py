@@ -1,1 +1,1 @@
-"""The readers' view of a node's log."""
+"""Reads of a node's log, over HTTP and inside the node."""

@@ -1,15 +1,15 @@
-"""Pages for waiting readers. Each page is made once, for all readers that wait at the same place.
+"""Answers for readers that wait for entries (long-polls and tails). Each answer, a *page*, is made once for all readers
+that wait at the same VLSN.
 
     readers at VLSN 101 ─► one wait, one read, one encoding ─► the same bytes to each of them, a slice a turn
 
-If 1,000 readers follow the log, an append wakes one task, not 1,000. Until there is something for them, readers are
-only entries of a set. Readers that ask for the same entries from the same VLSN in the same form (``Wanted``) wait at
-one place.
+If 1,000 readers follow the log, an append wakes one task, not 1,000. A waiting reader is only an element of a set.
+Readers with equal requests (``Wanted``: VLSN, filter, form) wait together, as one *audience*.
 
-1. A page is never older than a request for it. Once a page is being read, readers that arrive wait at another place.
-2. Tails stay at their place, which moves along the log with them. If two places meet, they become one.
-3. A tail that does not take its bytes waits at no place until it has taken them. Nothing is made or kept for such a
-   tail.
+1. A page is never older than a request for it. Readers that arrive while a page is being read join a new audience.
+2. An audience of tails moves along the log. If two audiences arrive at the same VLSN, they become one.
+3. A tail whose client does not take its bytes leaves its audience until the client has taken them. No page is made or
+   kept for a tail that does not take its bytes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Form(IntEnum):
 
 
 class Wanted(NamedTuple):
-    """The page that a reader asks for; readers that ask for the same share each page."""
+    """The request of a waiting reader. Readers with equal requests share each page."""
 
     from_vlsn: int | None
     form: Form
@@ -60,12 +60,12 @@ class Wanted(NamedTuple):
     all_kinds: bool = False
     after_vlsn: int = 0
     after_term: int = 0
-    """The term of the entry that the reader has read last, which is checked with each page. The term 0 means that the
-    reader has read nothing, or does not say."""
+    """The term of the entry that the reader has read last; it is checked with each page. 0 means that the reader has
+    read nothing, or does not send the term."""
     keys: KeyFilter | None = None
     txns: bool = False
     wait: bool = True
-    """If False, an empty page is a valid answer, too."""
+    """If False, an empty page is a valid answer."""
 
 
 class Page:
@@ -95,7 +95,7 @@ class Page:
 
     @property
     def response(self) -> Response:
-        """All readers get the same object, so that its bytes are made only once."""
+        """Returns the response for this page. All readers get the same object, so that its bytes are made only once."""
         if self._response is None:
             self._response = Response(200, self.headers, self.piece.data, shared=True)
         return self._response
@@ -105,10 +105,11 @@ class Reader(Due, Protocol):
     """A waiting reader, which is hashed by identity."""
 
     audience: Audience | None
-    """The place where the reader waits. Only ``LongPolls`` sets and reads it."""
+    """The audience in which the reader waits. Only ``LongPolls`` sets and reads it."""
 
     def take(self, page: Page | VlsnLogError) -> bool:
-        """Takes a page, or the error in its place. Says whether the reader wants the next page now. It never raises."""
+        """Takes a page, or an error in its place. Returns whether the reader wants the next page now. It never
+        raises."""
         ...
 
 
@@ -125,19 +126,18 @@ class Audience:
 
 class LongPolls:
     def __init__(self, member: Member, pieces: Slices) -> None:
-        """Makes the long-polls of one node. ``pieces`` shares a turn of the event loop among everything that is
-        encoded."""
+        """Makes the long-polls of one node. ``pieces`` shares each turn of the event loop among all encodings."""
         self._member = member
         self._pieces = pieces
         self._at_once = asyncio.Semaphore(PAGES_AT_ONCE_MAX)
         self._audiences: dict[Wanted, Audience] = {}
-        """The places that readers can join."""
+        """The audiences that readers can join, by request."""
         self._slices = Slices(DELIVERIES_A_TURN)
         self.deadlines = Deadlines()
 
     def join(self, wanted: Wanted, reader: Reader) -> None:
-        """Adds ``reader`` to the place of readers that ask for the same. The reader's ``take`` gets what comes, but
-        never within this call."""
+        """Adds ``reader`` to the audience of readers with equal requests. The result is passed to the reader's
+        ``take``, but never within this call."""
         audience = self._audiences.get(wanted)
         if audience is None:
             audience = self._audiences[wanted] = Audience(wanted)
@@ -146,17 +146,18 @@ class LongPolls:
         reader.audience = audience
 
     def leave(self, reader: Reader) -> None:
-        """Takes ``reader`` out of its audience, if it has one."""
+        """Removes ``reader`` from its audience, if it has one."""
         audience, reader.audience = reader.audience, None
         if audience is not None:
             audience.readers.pop(reader, None)
             if not audience.readers and audience.task is not None:
                 self._close(audience)
                 audience.task.cancel()
-                audience.task = None  # the task's cancel refers to the audience
+                audience.task = None  # otherwise task and audience would refer to each other
 
     async def get(self, wanted: Wanted, wait_s: float = 0.0) -> Page:
-        """Returns the next page for ``wanted``. If ``wanted`` waits, returns an empty page after ``wait_s``."""
+        """Returns the next page for ``wanted``. If ``wanted.wait`` is set, returns an empty page after ``wait_s``
+        seconds."""
         waiting = _Awaited(self)
         self.join(wanted, waiting)
         if wanted.wait:
@@ -168,7 +169,7 @@ class LongPolls:
             self.leave(waiting)
 
     async def make(self, wanted: Wanted, bytes_max: int) -> Page:
-        """Makes a page of the entries that are durable now, which is empty if there are none. Raises the same errors as
+        """Makes a page of the entries that are durable now; it is empty if there are none. Raises the same errors as
         ``Reads.page``, and ``NotInLog``."""
         reads = reads_of(self._member)
         if wanted.after_term:
@@ -190,12 +191,12 @@ class LongPolls:
                 next_vlsn = entries.entries[count].vlsn
                 term = reads.term_before(next_vlsn)
             page = Page(wanted.form, data, next_vlsn, entries.durable, term)
-        if wanted.after_term:  # checks again, because the read may depend on more of the log
+        if wanted.after_term:  # checked a second time, because the read may have used more of the log
             reads_of(self._member).check_place(wanted.after_vlsn, wanted.after_term)
         return page
 
     def nothing(self, reader: Reader) -> Page | VlsnLogError:
-        """Makes the empty page for a reader whose time is over, while the reader waits at ``audience``."""
+        """Makes an empty page for a reader whose wait is over."""
         assert reader.audience is not None
         form, at = reader.audience.wanted.form, reader.audience.wanted.from_vlsn
         assert at is not None
@@ -206,7 +207,7 @@ class LongPolls:
             return error
 
     async def _serve(self, audience: Audience) -> None:
-        """Serves ``audience`` for as long as readers wait there."""
+        """Serves ``audience`` as long as it has readers."""
         awaited = audience.wanted.from_vlsn or 1
         try:
             while audience.readers:
@@ -214,7 +215,7 @@ class LongPolls:
                 waits = audience.wanted.wait and awaited > reads.durable
                 if waits:
                     await reads.until(awaited)
-                # New entries are in memory, so their readers need not wait behind pages from the disk.
+                # New entries are in memory, so a reader of new entries need not wait for pages from the disk.
                 async with nullcontext() if waits else self._at_once:
                     self._close(audience)
                     page = await self.make(audience.wanted, WAITED_BYTES_MAX)
@@ -223,17 +224,18 @@ class LongPolls:
                 awaited = page.next_vlsn if page.next_vlsn != audience.wanted.from_vlsn else page.durable + 1
                 self._move(audience, page.next_vlsn)
                 if awaited <= page.durable:
-                    await asyncio.sleep(0)  # a reader that catches up from the ring waits nowhere else
+                    # without this sleep, a reader that catches up from memory would never let other tasks run
+                    await asyncio.sleep(0)
         except VlsnLogError as error:
             await self._deliver(audience, error)
-        except Exception as fault:  # a fault of one audience's task goes to its readers
+        except Exception as fault:  # an unexpected error in the task of one audience is passed to its readers
             await self._deliver(audience, problem.internal(fault, "a page for readers"))
         finally:
             self._close(audience)
 
     async def _deliver(self, audience: Audience, page: Page | VlsnLogError) -> None:
-        """Gives ``page`` to all readers of ``audience`` that have not left meanwhile. No reader joins the audience any
-        more."""
+        """Passes ``page`` to all readers of ``audience`` that have not left meanwhile. No reader can join the audience
+        any more."""
         self._close(audience)
         cost = 1 if isinstance(page, VlsnLogError) else 1 + len(page.piece.data) // DELIVERY_BYTES
         readers = list(audience.readers)
@@ -247,7 +249,7 @@ class LongPolls:
                     del audience.readers[reader]
 
     def _move(self, audience: Audience, next_vlsn: int) -> None:
-        """Moves an audience along the log. If there is an audience at its new place already, its readers join that
+        """Moves an audience along the log. If another audience is already at the new VLSN, the readers join that
         audience."""
         wanted = audience.wanted = audience.wanted._replace(from_vlsn=next_vlsn)
         if not audience.readers:
@@ -260,13 +262,13 @@ class LongPolls:
             audience.readers = {}
 
     def _close(self, audience: Audience) -> None:
-        """Lets no more readers join ``audience``."""
+        """Closes ``audience``, so that no more readers join it."""
         if self._audiences.get(audience.wanted) is audience:
             del self._audiences[audience.wanted]
 
 
 class _Awaited:
-    """A reader for which the task of its request waits."""
+    """A reader that an asynchronous request waits for."""
 
     __slots__ = ("_pages", "audience", "page", "tick")
 
@@ -285,18 +287,18 @@ class _Awaited:
         return False
 
     def due(self) -> None:
-        if self.audience is not None:  # otherwise it has its page, and its task has not run since
+        if self.audience is not None:  # without an audience the reader has its page
             self.take(self._pages.nothing(self))
 
 
 def _looked_for_nothing(page: Page) -> bool:
-    """Says whether a read with a key filter found no entry. A long-poll then returns how far the read came."""
+    """Returns whether a read with a key filter found no entry. A long-poll then answers how far the search came."""
     return page.form is Form.LINES and page.next_vlsn <= page.durable
 
 
 def _encoded(entries: Sequence[Entry], wanted: Wanted, bytes_max: int) -> Generator[int, None, tuple[bytes, int]]:
     """Encodes entries until ``bytes_max`` is reached, at least one entry. Returns the bytes, and the number of entries
-    encoded."""
+    that were encoded."""
     parts: list[bytes] = []
     size = count = 0
     for run in ndjson.runs(entries):

@@ -1,16 +1,17 @@
-"""``GET /v1/entries`` and ``GET /v1/entries/{vlsn}``: durable entries, as lines, whole blocks, or one value.
+"""``GET /v1/entries`` and ``GET /v1/entries/{vlsn}``: durable entries, as lines, as whole blocks, or one value.
 
-A page may be 4 MiB, so two limits bound the memory of reads: few pages are made at once, and an answer counts against a
-budget until its socket has taken it. A read that has to wait holds no place among the few, and is then given a small
-page, the same one as all who want the same (``pages``).
+A *page* is the answer to one read; it may have 4 MiB. Two limits bound the memory of reads. Only a few pages are made
+at once, and an answer counts against a budget until its socket has accepted it. A read that waits for new entries uses
+no slot for concurrent reads. A waiting reader gets a small page, which all readers with the same request share
+(``long_polls``).
 
-``consistency=durable``, the default, shows what this node knows to be durable.  ``linearizable`` first has a majority
-confirm who leads: the answer then holds everything that was acknowledged before it was asked, on any node.
-``at_least=VLSN`` is answered by a node that has it durable, ``lag_max=S`` by one that has all that was acknowledged S
-seconds ago; a node that does not get there within ``timeout`` refuses it (``lagging``).
+The default ``consistency=durable`` shows all entries that this node knows to be durable. With ``linearizable`` a
+majority first confirms the master, so the answer contains every entry that was acknowledged before the request, on any
+node. ``at_least=VLSN`` requires a node that has this VLSN durable. ``lag_max=S`` requires a node that has every entry
+acknowledged S seconds ago. A node that does not reach this within ``timeout`` refuses the read (``lagging``).
 
-``after_term=T`` beside ``from=N``: the reader has read VLSN N - 1, of term T.  A log that does not hold it there says
-so (``not-in-log``) instead of going on as if it did.
+``after_term=T`` beside ``from=N`` says that the reader has read VLSN N - 1, of term T. If the log does not contain that
+entry, the read is refused (``not-in-log``).
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ ALL_KINDS: Mapping[str, bool] = {"data": False, "all": True}
 TXNS: Mapping[str, bool] = {"false": False, "true": True}
 CONSISTENCY: Mapping[str, bool] = {"durable": False, "linearizable": True}
 CONFIRMED = frozenset({"consistency", "at_least", "lag_max", "timeout"})
-"""Parameters that say how new a node must be, and for how long it is waited for."""
+"""Query parameters that require how new a node is, and how long the request may wait for that."""
 CHOSEN = frozenset({"kinds", "txns", "key", "key_b64", "key_prefix", "key_prefix_b64"})
-"""Parameters that say which entries are wanted, and what of them."""
+"""Query parameters that select the entries, and the fields that are returned."""
 
 _PARAMETERS = frozenset({"limit", "wait", "after_term"}) | BEGINNINGS | CHOSEN | CONFIRMED
 _TIMEOUT = frozenset({"timeout"})
@@ -89,8 +90,8 @@ class ReadRoutes:
         return self._answer(page.headers, page.piece.data)
 
     def quick(self, request: Request) -> Start | None:
-        """Returns the short way of long-polls: readers that stand at one place send the same head, byte for byte.
-        Raises ``BadArgument``."""
+        """Returns the fast path for long-polls. The fast path is possible because all readers with equal requests get
+        the same HTTP head, byte for byte. Raises ``BadArgument``."""
         fields = request.query
         if "wait" not in fields or _asked(fields) != ANY:
             return None
@@ -124,7 +125,7 @@ class ReadRoutes:
         return self._answer(headers, entry.value)
 
     async def producer(self, request: Request, item: str) -> Response:
-        """Answers ``GET /v1/producers/{id}``: from where on a stopped producer goes on; linearizable."""
+        """Answers ``GET /v1/producers/{id}``: the sequence with which a stopped producer continues; linearizable."""
         query.only(request.query, _TIMEOUT)
         producer = query.hex16(item, "producer")
         with self._under_way.hold():
@@ -150,12 +151,12 @@ class ReadRoutes:
 
 
 def _wanted(request: Request) -> Wanted:
-    """ReadService what is wanted, wherever the reader begins. Raises ``BadArgument``."""
+    """Reads from the query which entries and which form the reader wants. Raises ``BadArgument``."""
     fields = request.query
     form = Form.BLOCKS if BLOCKS in request.headers.get("Accept", "") else Form.LINES
     keys = query.key_filter(fields)
     if form is Form.BLOCKS and keys is not None:
-        raise BadArgument("blocks come whole, as they lie in the log: read lines, or choose keys after decoding")
+        raise BadArgument("a key filter cannot be used with blocks: read lines, or select keys after decoding")
     limit = query.whole(fields, "limit", READ_LIMIT, 1, READ_LIMIT_MAX)
     all_kinds, txns = query.choice(fields, "kinds", False, ALL_KINDS), query.choice(fields, "txns", False, TXNS)
     return Wanted(None, form, limit, all_kinds, keys=keys, txns=txns)
@@ -163,7 +164,7 @@ def _wanted(request: Request) -> Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a reader: its last entry, if the request names one; otherwise ``term`` is 0."""
+    """The last entry that the reader has read, if the request names it; otherwise ``term`` is 0."""
 
     member: Member
     vlsn: int
@@ -173,25 +174,26 @@ class Place:
     def asked(cls, member: Member, fields: Mapping[str, str], from_vlsn: int | None) -> Place:
         term = query.whole(fields, "after_term", 0, 1, query.VLSN_MAX)
         if term and (from_vlsn or 0) < 2:
-            raise BadArgument("after_term is of the VLSN before from, which must be 2 or more")
+            raise BadArgument("after_term is the term of the VLSN before from, so from must be 2 or more")
         return cls(member, (from_vlsn or 0) - 1, term)
 
     def check(self) -> None:
-        """Checks the place before a read, and again before its answer, which may rest on more of the log. Raises
-        ``NotInLog``."""
+        """Checks that the log contains the reader's last entry. Called before a read and again before the answer,
+        because the answer may use more of the log. Raises ``NotInLog``."""
         if self.term:
             reads_of(self.member).check_place(self.vlsn, self.term)
 
 
 async def confirm(member: Member, fields: Mapping[str, str]) -> None:
-    """Returns when this node is as new as is asked. Raises ``BadArgument``, and as ``ReadIndex.confirm``."""
+    """Returns when this node is as new as the request requires. Raises ``BadArgument``, and the errors of
+    ``ReadIndex.confirm``."""
     asked, timeout_s = _asked(fields), query.seconds(fields, "timeout", CONFIRM_S, 0.001, WAIT_S_MAX)
     if asked != ANY:
         await member.opened().part(ReadIndex).confirm(timeout_s, asked)
 
 
 def _asked(fields: Mapping[str, str]) -> Freshness:
-    """Raises ``BadArgument``."""
+    """Reads from the query how new the node must be. Raises ``BadArgument``."""
     return Freshness(
         query.choice(fields, "consistency", False, CONSISTENCY),
         query.whole(fields, "at_least", 0, 1, query.VLSN_MAX),
@@ -200,13 +202,13 @@ def _asked(fields: Mapping[str, str]) -> Freshness:
 
 
 async def confirm_alone(member: Member, fields: Mapping[str, str]) -> None:
-    """Confirms as ``confirm``, for a call that takes no other parameters. Raises ``BadArgument`` too."""
+    """Does the same as ``confirm``, for a call that has no other parameters. Raises ``BadArgument`` too."""
     query.only(fields, CONFIRMED)
     await confirm(member, fields)
 
 
 def _producer_at(opened: OpenMember, producer: int) -> ProducerAt:
-    """Returns that producer's place by the durable entries. Raises ``ProducersMissing``."""
+    """Returns the producer's last submission among the durable entries. Raises ``ProducersMissing``."""
     table, durable = opened.log.view.history.producers, opened.part(Reads).durable
     life = table.find(producer, at=durable + 1)
     place = life.as_of(durable) if life is not None else ProducerPlace()
@@ -216,7 +218,7 @@ def _producer_at(opened: OpenMember, producer: int) -> ProducerAt:
 
 
 class _Poll:
-    """A long-poll on the short way: no task, no timer of its own (``pages.Reader``)."""
+    """A long-poll on the fast path, without a task or timer of its own (``long_polls.Reader``)."""
 
     __slots__ = ("_answer", "_pages", "_readers", "audience", "tick")
 
@@ -252,7 +254,7 @@ class _Poll:
         self.take(page)
 
     def leave(self) -> None:
-        """Ends the wait of a client that has left."""
+        """Ends the wait, because the client has left."""
         self._end()
         self._pages.leave(self)
 
@@ -264,7 +266,7 @@ class _Poll:
 
 
 class _Counted:
-    """A large body in pieces, counted until it is sent or given up."""
+    """A large body in pieces. The body's bytes count against a budget until it is sent or abandoned."""
 
     def __init__(self, body: bytes, budget: Budget) -> None:
         self._body = memoryview(body)

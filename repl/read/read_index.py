@@ -1,14 +1,15 @@
-"""How new a node is: up to which VLSN the node must show the log, so that nothing acknowledged before is missing.
+"""The read index: the VLSN that a node must show, so that no earlier acknowledged entry is missing in a read.
 
-    at the master     a read round of its lead (``read_rounds``)
-    at a replica      POST /v1/peer/read_index to the master it hears ─► that VLSN ─► waits until it is durable here
+    at the master     a read round of its term (``read_rounds``)
+    at a replica      POST /v1/peer/read_index to its master ─► the master's VLSN ─► waits until it is durable here
 
-Many reads share a read round, and a replica's reads share a question to the master: only one of each is under way at a
+Many reads share a read round, and many reads of a replica share a question to the master. Only one of each runs at a
 time.
 
-A node's **lag** is the time since it last asked so, and reached the VLSN of the answer: every entry acknowledged before
-that question is here. Its own monotonic clock counts it, and nobody else's. A read that allows a lag asks only where
-this one is past it. A master's own word is no measure: an unseated one goes on sending its replicas an old durable end.
+A node's **lag** is the time since it last asked for a read index and reached the VLSN of the answer. Every entry that
+was acknowledged before the question is then on this node. The node measures the lag by its own monotonic clock. A read
+that allows a lag sends a question only if the node's lag is larger. The durable end in the master's messages is no
+measure: a deposed master continues to send an old durable end.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from vlsn.format.json_messages import read_json, read_object
 from vlsn.ids import NodeName, Vlsn
 
 ROUND_TIMEOUT_S = 5.0
-"""The seconds that a round, or a replica's question, may take. A master without a majority does not answer."""
+"""The most seconds for a read round, or for a replica's question. A master without a majority does not answer."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,8 +44,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer: ``vlsn`` was durable when the question arrived, and ``term`` is the term of the master that
-    answers."""
+    """The answer to a read-index question: ``vlsn`` was durable when the question arrived, and ``term`` is the term of
+    the answering master."""
 
     sender: Name
     term: Number
@@ -52,7 +53,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadIndex:
-    """Lets the linearizable reads of an open log wait, whatever role the node has."""
+    """Determines read indexes for an open log, in any role of the node, and lets linearizable reads wait for them."""
 
     def __init__(self, opened: OpenMember, reads: Reads) -> None:
         self._opened = opened
@@ -60,15 +61,15 @@ class ReadIndex:
         self._reads = reads
         self._asked: Shared[Vlsn] = Shared(self._ask_master)
         self._as_of_s = -inf
-        """Everything that was acknowledged before this time, by the monotonic clock, is durable on this node."""
+        """A time by the monotonic clock. Every entry that was acknowledged before this time is durable on this node."""
 
     async def confirm(self, timeout_s: float, asked: Freshness = LINEARIZABLE) -> int:
-        """Returns a VLSN up to which the log is readable on this node, once the node is as new as ``asked``. For a
-        linearizable read this VLSN is at or past everything that was acknowledged as durable before the call.
+        """Waits until the node is as new as ``asked``, and returns a VLSN that is readable on this node. For a
+        linearizable read, this VLSN is at or past every entry that was acknowledged as durable before the call.
 
-        Raises ``NotListed`` if this node is no longer a member, ``NotMaster`` while no master is known or a majority
-        does not confirm it, and ``Lagging`` if this node has not reached the VLSN in time. If a VLSN or a lag was asked
-        for, raises ``TooFarBehind`` instead of each of these.
+        Raises ``NotListed`` if this node is no longer a member. Raises ``NotMaster`` if no master is known or no
+        majority confirms it. Raises ``Lagging`` if this node has not reached the VLSN in time. If ``asked`` requires a
+        VLSN or a lag, each of these errors is replaced by ``TooFarBehind``.
         """
         self._member.check_listed()
         clock, deadline = self._member.seams.clock, asyncio.get_running_loop().time() + timeout_s
@@ -82,7 +83,7 @@ class ReadIndex:
                 why = str(error) or f"no master has confirmed the durable end within {timeout_s:g} s; ask again"
                 if asked.linearizable:
                     raise NotMaster(why) from None
-                raise TooFarBehind(f"nobody says how far this node is behind: {why}") from None
+                raise TooFarBehind(f"it is not known how far this node is behind: {why}") from None
         if not await self._reached(vlsn, deadline):
             kind = Lagging if asked == LINEARIZABLE else TooFarBehind
             raise kind(
@@ -93,12 +94,12 @@ class ReadIndex:
         return vlsn
 
     async def _reached(self, vlsn: Vlsn, deadline: float) -> bool:
-        """Says whether readers on this node could see ``vlsn`` before ``deadline`` (in the loop's time)."""
+        """Returns whether readers on this node could see ``vlsn`` before ``deadline`` (the event loop's time)."""
         self._opened.check()
         return await self._reads.reached(vlsn, deadline)
 
     async def index(self) -> Vlsn:
-        """Returns the read index of the master, if this node is the master. Raises ``NotMaster``."""
+        """Returns the read index, if this node is the master. Raises ``NotMaster``."""
         return await self._lead().read_index()
 
     def _lead(self) -> Role:
@@ -126,7 +127,7 @@ class ReadIndex:
         member = self._member
         master = member.master_name()
         if master is None:
-            raise NotMaster("this node hears no master; ask again soon")
+            raise NotMaster("this node knows no master now; ask again soon")
         question = Question(group=member.config.group, sender=member.config.name, to=master)
         try:
             async with asyncio.timeout(ROUND_TIMEOUT_S):

@@ -1,8 +1,9 @@
-"""The readers' view of the log: durable entries, from the ring if it has them, and otherwise from the segments.
+"""Reads durable entries of the log: from the ring (recent blocks in memory) if it has them, otherwise from the
+segments.
 
-Entries past the durable end (the DTVLSN, as far as this node has its entries) are never shown. A response is empty only
-if no visible entry is before that end, or within reach of a filter by key. A read below the first VLSN raises
-``Trimmed``, which names the first VLSN.
+Entries past the durable end are never shown. The durable end is the highest VLSN that a majority has synced (DTVLSN),
+as far as this node has the entries. A response is empty only if there is no visible entry before the durable end, or
+within the limit of a search by key. A read below the log's first VLSN raises ``Trimmed``, which names the first VLSN.
 """
 
 from __future__ import annotations
@@ -30,20 +31,21 @@ from vlsn.write.local_log import LocalLog
 
 WAITERS_MAX = 10_000
 LOOK_BYTES_MAX = 32 * MIB
-"""The most bytes of blocks that one read with a filter by key searches if it finds nothing."""
+"""A read with a key filter searches at most this many bytes of blocks if it finds nothing."""
 LOOK_BYTES_AT_ONCE = MIB
-"""After this many of these bytes other work gets its turn; they take about a millisecond."""
+"""After a search has passed this many bytes, which takes about a millisecond, other tasks run."""
 WAKES_A_TURN = 16
-"""The most pages that are begun in one turn of the event loop. Many pages wait if many readers ask for different
-entries."""
+"""The most pages (answers to readers) that are begun in one turn of the event loop. If many readers request different
+entries, many pages wait."""
 SEEK_BYTES_MAX = 1024 * MIB
-"""The most bytes that one search for a time reads, in segments for which an earlier version stored no times."""
+"""One search for a time reads at most this many bytes. Only segments of an earlier version, which stored no times, must
+be read."""
 _PADDING = [bytes(size) for size in range(8)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """The entries of one page: how many, how many bytes, which kinds (None: all), which keys (None: all)."""
+    """The limits of one page: the most entries, the most bytes, the kinds (None: all), and the keys (None: all)."""
 
     limit: int
     bytes_max: int
@@ -52,7 +54,7 @@ class _Wanted:
 
 
 class Reads:
-    """Reads one log; ``offload`` runs the reads of the segments."""
+    """Reads one log. ``offload`` runs the reads of segments on another thread."""
 
     def __init__(self, log: LocalLog, offload: Offload) -> None:
         self._log = log
@@ -61,16 +63,18 @@ class Reads:
         self._offload = offload
         self._waiters = Waiters()
         self._pages = Waiters()
-        """The callers that make a page for others. Making a page takes a while, so these callers are woken in turns."""
+        """Callers that make a page for several readers. Making a page takes a while, so a few of these callers are
+        woken in each turn."""
         self._woken: deque[Wake] = deque()
 
     @property
     def durable(self) -> Vlsn:
-        """The VLSN up to which readers may see. A majority has synced it, which may or may not include this node."""
+        """The VLSN up to which readers may see the log. A majority has synced the log up to there; this node may not be
+        part of that majority."""
         return min(self._contents.dtvlsn, self._ring.last_vlsn)
 
     def rose(self) -> None:
-        """Wakes readers, because the DTVLSN or the synced end has moved."""
+        """Wakes readers, because the durable end (DTVLSN) or the synced end has moved."""
         durable = self.durable
         if durable >= self._waiters.lowest:
             for wake in self._waiters.take(durable):
@@ -92,7 +96,7 @@ class Reads:
             wake(error)
 
     async def until(self, vlsn: int) -> None:
-        """Returns once ``vlsn`` is durable on this node and the caller has its turn. Raises ``NotMaster`` if the log is
+        """Returns once ``vlsn`` is durable on this node and it is the caller's turn. Raises ``NotMaster`` if the log is
         closed meanwhile."""
         if self.durable >= vlsn:
             return
@@ -112,14 +116,14 @@ class Reads:
             self._pages.remove(number)
 
     async def reached(self, vlsn: int, deadline: float) -> bool:
-        """Says whether ``vlsn`` was durable on this node before ``deadline`` (in the loop's time). Raises
+        """Returns whether ``vlsn`` was durable on this node before ``deadline`` (the event loop's time). Raises
         ``QueueFull``, and ``NotMaster`` if the log is closed meanwhile."""
         return self.durable >= vlsn or await self._wait(vlsn, deadline)
 
     def check_place(self, vlsn: int, term: int) -> None:
-        """Checks that the log can contain, at ``vlsn``, the entry of ``term`` that a reader has seen. Raises
+        """Checks that the log can contain, at ``vlsn``, the entry of ``term`` that a reader has read. Raises
         ``NotInLog``. Terms never fall along the log. So if the log ends below ``vlsn`` with a higher term, it cannot
-        contain the entry."""
+        contain that entry."""
         found = self._log.view.history.term_of(Vlsn(min(vlsn, self.durable)))
         if found > term or (found and found != term and vlsn <= self.durable):
             raise NotInLog(
@@ -139,8 +143,8 @@ class Reads:
         all_kinds: bool,
         keys: KeyFilter | None = None,
     ) -> EntryPage:
-        """Reads entries from ``from_vlsn`` on. A page without entries ends at the durable end, or, with ``keys``, after
-        ``LOOK_BYTES_MAX`` that contain no wanted entry."""
+        """Reads entries from ``from_vlsn`` on. A page without entries ends at the durable end. With ``keys`` a page may
+        also end after ``LOOK_BYTES_MAX`` bytes without a wanted entry."""
         at = self._start(from_vlsn)
         wanted = _Wanted(limit, bytes_max, None if all_kinds else DATA_ONLY, keys)
         looked = 0
@@ -158,7 +162,8 @@ class Reads:
                 looked += LOOK_BYTES_AT_ONCE
                 if looked >= LOOK_BYTES_MAX:
                     return EntryPage([], at, durable, self.term_before(at))
-                await asyncio.sleep(0)  # entries in the ring are filtered on the event loop
+                # filtering blocks in memory takes time on the event loop, so let other tasks run
+                await asyncio.sleep(0)
 
     async def blocks(self, from_vlsn: int | None, *, bytes_max: int) -> BlockPage:
         at = self._start(from_vlsn)
@@ -175,9 +180,8 @@ class Reads:
 
     async def find_time(self, time_us: int) -> Vlsn:
         """Finds the first durable VLSN at which the highest block time so far is at or past ``time_us``, or one past
-        the durable end if there is none. Usually reads about 1 MiB of segments. If no times are known of the segments,
-        reads up to ``SEEK_BYTES_MAX`` and then raises ``Lagging``; the next call continues the search. Raises
-        ``Damaged``."""
+        the durable end. Usually reads about 1 MiB of segments. If the times of segments are not known, reads up to
+        ``SEEK_BYTES_MAX`` bytes and then raises ``Lagging``; the next call continues the search. Raises ``Damaged``."""
         looked = 0
         while True:
             search = TimeSearch(self._log.view.index, time_us, self._log.view.range.first, Vlsn(self.durable))
@@ -191,7 +195,8 @@ class Reads:
                         )
                 return search.result
             except Trimmed:
-                continue  # these entries were cleaned away meanwhile: searches from the new beginning on
+                # these entries were cleaned away meanwhile, so the search begins again at the log's first VLSN
+                continue
 
     async def _seek(self, time_us: int, at: Vlsn, upto: Vlsn) -> TimeRun:
         reader, start = self._reader(at)
@@ -216,8 +221,8 @@ class Reads:
         return entries[0]
 
     async def block_with(self, vlsn: Vlsn) -> Buffer:
-        """Returns the block that contains ``vlsn``, durable or not. Blocks that are not synced are in the ring. Raises
-        ``Trimmed``, ``Damaged``."""
+        """Returns the block that contains ``vlsn``, durable or not. A block that is not synced is in the ring (recent
+        blocks in memory). Raises ``Trimmed``, ``Damaged``."""
         ring = self._log.view.ring
         position = ring.position_of(vlsn)
         if position is not None:
@@ -241,7 +246,7 @@ class Reads:
         return from_vlsn
 
     async def _wait(self, vlsn: int, deadline: float) -> bool:
-        """Says whether ``vlsn`` became durable before ``deadline`` (in the loop's time)."""
+        """Returns whether ``vlsn`` became durable before ``deadline`` (the event loop's time)."""
         loop = asyncio.get_running_loop()
         if loop.time() >= deadline:
             return self.durable >= vlsn
@@ -266,8 +271,8 @@ class Reads:
             self._waiters.remove(number)
 
     async def _entries(self, at: int, durable: int, wanted: _Wanted) -> tuple[list[Entry], int]:
-        """Returns entries from ``at`` on, where ``at`` is at most ``durable``, and the VLSN after the last entry looked
-        at."""
+        """Returns entries from ``at`` on, where ``at`` is at most ``durable``. Also returns the VLSN after the last
+        entry that was examined."""
         ring = self._log.view.ring
         position = ring.position_of(Vlsn(at))
         if position is None:
@@ -320,7 +325,7 @@ class Reads:
         log = self._log
         mapping = log.view.index.at_or_before(Vlsn(at))
         if mapping is None:
-            self._start(at)  # raises ``Trimmed`` if these entries were cleaned away while the page was made
+            self._start(at)  # raises ``Trimmed`` if these entries were cleaned away meanwhile
             raise Damaged(f"the index has nothing for VLSN {at} of {log.view.range}", vlsn=at)
         return log.view.reader(), mapping[1]
 

@@ -1,10 +1,9 @@
-"""Limits how fast a node sends its segments: a number of bytes a second for all scans together, in the order in which
-they ask.
+"""Limits how fast a node sends its segments: a number of bytes a second for all scans together, in order of arrival.
 
     rate 4 MiB/s    1 MiB asked for at 0.00 s: at once    at 0.05 s: waits until 0.25 s    at 0.06 s: until 0.5 s
 
-Jobs that scan (the audit, Spark) take all that they can get. Without a limit they would use up the disk, the socket and
-the event loop that appends need. Bytes that are not used in quiet times are not saved up.
+The audit and Spark scan the log as fast as they can. Scans without a limit would leave too little of the disk, the
+socket and the event loop to appends. Bytes that are not used in quiet times are not saved up.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ class ScanPace:
         """The time from which the next piece may be read."""
 
     async def take(self, count: int) -> None:
-        """Returns when a piece of ``count`` bytes may be read. If the caller is cancelled, its time is not given to
-        others."""
+        """Returns when a piece of ``count`` bytes may be read. If the caller is cancelled, its share of the rate is not
+        passed to other callers."""
         if not self._rate:
             return
         now = self._clock.monotonic_s()

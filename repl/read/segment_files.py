@@ -1,4 +1,5 @@
-"""The files of a log, unchanged, for ``GET /v1/segments``: up to the synced length, or an error that says why not."""
+"""Reads the files of a log for ``GET /v1/segments``, unchanged, up to the synced length. If the files cannot be read,
+an error says why."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from vlsn.write.local_log import LocalLog
 
 
 class SegmentFiles:
-    """The segments of one log. ``offload`` runs the reads, and ``pace`` limits scans."""
+    """The segment files of one log. ``offload`` runs the reads on another thread, and ``pace`` limits scans."""
 
     def __init__(self, log: LocalLog, offload: Offload, pace: ScanPace) -> None:
         self._log = log
@@ -29,7 +30,7 @@ class SegmentFiles:
         ]
 
     def end(self, number: int) -> int:
-        """Returns how many bytes of the segment ``number`` are synced. Raises ``NotFound``, or ``Trimmed`` once the
+        """Returns the number of synced bytes in the segment ``number``. Raises ``NotFound``, or ``Trimmed`` if the
         segment was cleaned away."""
         end = self._log.view.synced_end(number)
         if not end:

@@ -1,7 +1,8 @@
-"""``GET /v1/segments`` and ``/v1/segments/{n}``: the log's files as they are, up to the synced length.
+"""``GET /v1/segments`` and ``/v1/segments/{n}``: the log's files, unchanged, up to the synced length.
 
-For the audit and for a restore.  One range of bytes a request (RFC 9110 §14): ``bytes=A-B``, ``bytes=A-``,
-``bytes=-N``.  A range outside the file, several of them, or one not understood is a ``bad-argument``.
+The audit and a restore read the log's files in this way. A request has one range of bytes (RFC 9110 §14):
+``bytes=A-B``, ``bytes=A-``, ``bytes=-N``. The error is ``bad-argument`` for a range outside the file, for several
+ranges, and for an invalid range.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class SegmentRoutes:
 
 
 class _File:
-    """The rest of a range, a piece at a time."""
+    """The rest of a requested range, sent piece by piece."""
 
     def __init__(self, segments: SegmentRoutes, number: int, at: int, end: int, first: bytes) -> None:
         self._segments = segments
@@ -107,7 +108,8 @@ class _File:
 
 
 def byte_range(text: str, size: int) -> tuple[int, int]:
-    """Parses start and end (exclusive) of a Range header over ``size`` bytes; all of them without one.
+    """Parses the start and the end (exclusive) of a Range header for a file of ``size`` bytes. Without a header the
+    range is the whole file.
 
     byte_range("bytes=0-99", 50) == (0, 50)      byte_range("bytes=-10", 50) == (40, 50)
     """
@@ -128,21 +130,22 @@ def byte_range(text: str, size: int) -> tuple[int, int]:
 
 
 class NodeFiles:
-    """The log's files as they are."""
+    """The files of the node's log, unchanged."""
 
     def __init__(self, member: Member) -> None:
         self.member = member
 
     def segments(self) -> list[dict[str, Any]]:
-        """Lists the files: ``number``, ``file``, ``end`` (bytes up to the synced length), ``sealed``."""
+        """Lists the segment files: ``number``, ``file``, ``end`` (the synced bytes), ``sealed``."""
         return self._files().listing()
 
     def segment_end(self, number: int) -> int:
-        """Returns the synced bytes of that segment. Raises ``NotFound``, or ``Trimmed`` once it was cleaned away."""
+        """Returns the synced bytes of a segment. Raises ``NotFound``, or ``Trimmed`` if the segment was cleaned
+        away."""
         return self._files().end(number)
 
     async def read_segment(self, number: int, start: int, end: int) -> bytes:
-        """Reads bytes ``start`` to ``end`` (exclusive, at most ``segment_end``) of the file as it is."""
+        """Reads bytes ``start`` to ``end`` (exclusive, at most ``segment_end``) of a segment's file."""
         return await self._files().scan(number, start, end)
 
     def _files(self) -> SegmentFiles:

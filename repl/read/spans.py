@@ -1,10 +1,11 @@
-"""Cuts a range of VLSNs into spans of about ``bytes_each`` bytes, from the VLSN index alone, without reading the log.
+"""Divides a range of VLSNs into spans of about ``bytes_each`` bytes, using only the VLSN index, without reading the
+log.
 
     VLSN   100 ──────────── 412 ──────────── 700 ── 731 durable          bytes_each = 1 MiB
     spans       1.0 MiB          1.0 MiB       0.1 MiB                    next = 412, 700, 732
 
-A span ends where a block begins that the index contains. So a span may be a few blocks shorter than asked, and is at
-least as long as the distance between two blocks in the index. Bytes are counted in the files, and include rolled back
+A span ends at the beginning of a block that is in the index. So a span may be a few blocks shorter than requested, and
+is at least as long as the distance between two indexed blocks. Bytes are counted in the files, and include rolled-back
 blocks.
 """
 
@@ -22,8 +23,8 @@ from vlsn.write.local_log import LocalLog
 async def spans_of(
     log: LocalLog, durable: int, from_vlsn: int | None, to_vlsn: int, *, bytes_each: int, entries_each: int, limit: int
 ) -> Spans:
-    """Cuts the durable part of the range from ``from_vlsn`` (None: the log's first) to ``to_vlsn`` (inclusive) into at
-    most ``limit`` spans, each of at most ``entries_each`` VLSNs. Raises ``Trimmed``, ``Damaged``."""
+    """Divides the durable entries of a range into at most ``limit`` spans of at most ``entries_each`` VLSNs. The range
+    goes from ``from_vlsn`` (None: the log's first) to ``to_vlsn`` (inclusive). Raises ``Trimmed``, ``Damaged``."""
     first = int(log.view.range.first)
     at = from_vlsn if from_vlsn is not None else first or 1
     if first and at < first:
@@ -39,12 +40,12 @@ async def spans_of(
         size = (files.position(next_vlsn) if next_vlsn <= durable else files.end) - base
         found.append(Span(next_vlsn, int(log.view.history.term_of(Vlsn(next_vlsn - 1))), max(size, 0)))
         at = next_vlsn
-        await asyncio.sleep(0)  # each span takes some twenty lookups on the event loop
+        await asyncio.sleep(0)  # each span takes some twenty lookups, so let other tasks run
     return Spans(first, durable, tuple(found))
 
 
 class _Files:
-    """The positions of blocks, counted in bytes through all current segments."""
+    """The positions of blocks in bytes, counted through all current segments."""
 
     def __init__(self, log: LocalLog) -> None:
         self._log = log
@@ -53,7 +54,7 @@ class _Files:
         self.end = sum(ends.values())
 
     def position(self, vlsn: int) -> int:
-        """Returns the position of the closest block in the index at or before ``vlsn``."""
+        """Returns the position of the last indexed block at or before ``vlsn``."""
         return self._mapped(vlsn)[1]
 
     def _mapped(self, vlsn: int) -> tuple[int, int]:
@@ -67,9 +68,10 @@ class _Files:
         return int(mapping[0]), start + lsn_offset(mapping[1])
 
     def cut(self, at: int, last: int, position: int) -> int:
-        """Finds where a span from ``at`` ends: at the last block in the index that begins at or before ``position``, or
-        at the first such block after ``at``. The block of ``last`` begins after that position."""
-        low, high = at, last  # position(low) <= position < position(high)
+        """Finds where a span from ``at`` ends. The span ends at the last indexed block that begins at or before
+        ``position``, or else at the first indexed block after ``at``. The block of ``last`` must begin after
+        ``position``."""
+        low, high = at, last  # invariant: position(low) <= position < position(high)
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self.position(middle) <= position else (low, middle)

@@ -1,10 +1,10 @@
-"""``GET /v1/spans``: a range of VLSNs cut into runs of about so many bytes, for readers that share it out.
+"""``GET /v1/spans``: a range of VLSNs divided into spans of about equal bytes, so that several readers can share it.
 
     GET /v1/spans?from=100&to=900&bytes=1048576&entries=10000&limit=16
     {"first": 1, "durable": 731, "spans": [{"next": 412, "term": 3, "bytes": 1048000}, …]}
 
-``from`` absent: the first VLSN that there is, which is ``first``.  ``next`` is where the next span begins, ``term``
-that of the entry before it, by which a reader says later what it has read (``after_term``).
+The default for ``from`` is the log's first VLSN, ``first`` in the answer. ``next`` is the first VLSN of the next span.
+``term`` is the term of the entry before ``next``; a reader sends it later as ``after_term``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The place where a reader begins: ``?from=17``, ``?from=start``, ``?from=end``, or ``?at=2026-01-31T12:00:00Z``.
 
-``start``, and neither of them, is the first entry there is; ``end`` is behind what is durable at this node just then;
-``at`` the first entry whose block, or one before it, was sealed at that time or later (``Reads.find_time``).
+The default is ``start``, the log's first entry. ``end`` is just after the last entry that is durable on this node now.
+``at`` is the first entry up to which the highest block time is at or past that time (``Reads.find_time``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ START, END = "start", "end"
 
 @dataclass(frozen=True, slots=True)
 class StartingPoint:
-    """A VLSN (None: the log's first), the end, or a time in microseconds since the epoch."""
+    """The begin of a read: a VLSN (None: the log's first), the end, or a time in microseconds since the epoch."""
 
     from_vlsn: int | None = None
     at_end: bool = False
@@ -29,7 +29,7 @@ class StartingPoint:
 
     @classmethod
     def asked(cls, fields: Mapping[str, str]) -> StartingPoint:
-        """Reads the place from a request's fields. Raises ``BadArgument``."""
+        """Reads the begin from a request's fields. Raises ``BadArgument``."""
         begin, at = fields.get("from"), fields.get("at")
         if at is not None:
             if begin is not None:
@@ -41,7 +41,8 @@ class StartingPoint:
         return cls(query.whole(fields, "from", None, 1, query.VLSN_MAX))
 
     async def vlsn(self, reads: Reads) -> int | None:
-        """Returns the VLSN to read from, or None for the log's first. Raises the same errors as ``Reads.find_time``."""
+        """Returns the VLSN at which to begin, or None for the log's first. Raises the same errors as
+        ``Reads.find_time``."""
         if self.at_end:
             return reads.durable + 1
         return self.from_vlsn if self.time_us is None else await reads.find_time(self.time_us)

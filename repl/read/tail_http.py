@@ -1,16 +1,17 @@
-"""``GET /v1/tail``: durable entries as server-sent events, for as long as the client stays.
+"""``GET /v1/tail``: durable entries as server-sent events, as long as the client stays connected.
 
     id: 17
     data: {"vlsn":17,"term":2,"time":…,"value":"…"}
 
-A comment comes at the latest after 15 s without an event. ``Last-Event-ID`` (as a browser sends when it comes back)
-goes on after that VLSN and wins over ``?from=`` and ``after_term``; with neither, the first entry there is begins. With
-``?ids=vlsn@term`` ids are ``17@2``: a browser that comes back with one gets ``not-in-log`` if the log does not hold
-VLSN 17 of term 2. An error before the first event is a problem document. A later one is an event ``error`` that carries
-the document and ends the stream.
+After 15 s without an event the node sends a comment. The header ``Last-Event-ID``, which a browser sends when it
+reconnects, continues after that VLSN, and replaces ``?from=`` and ``after_term``. A request without any of the three
+begins at the log's first entry. With ``?ids=vlsn@term`` event ids look like ``17@2``. A browser that reconnects with an
+id like ``17@2`` gets ``not-in-log`` if the log does not contain VLSN 17 of term 2. An error before the first event is a
+problem document. A later error is an event ``error`` with a problem document, which ends the stream.
 
-A tail is no task: it stands in a set of readers (``pages``), and what comes is written to its socket.  While it does
-not take its bytes it is left out, and goes on from there once it has.
+A tail has no task. Each tail is an element in a set of waiting readers (``long_polls``), and new entries are written
+directly to its socket. While the client does not take its bytes, the tail is removed from the set. The tail continues
+once the bytes are taken.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class TailRoutes:
 
 
 class _Tail:
-    """The events of one client: a ``Push``, and a ``Reader`` of shared pages."""
+    """The events of one client. The object is a ``Push`` of the HTTP server, and a ``Reader`` of shared pages."""
 
     __slots__ = (
         "_closed",
@@ -104,7 +105,7 @@ class _Tail:
             self.go_on()
 
     def go_on(self) -> None:
-        """Stands in line again, behind what was taken."""
+        """Waits again for entries, after the last entry that was sent."""
         if not self._closed and self.audience is None:
             self._pages.join(self._wanted, self)
 
@@ -118,7 +119,8 @@ class _Tail:
         return False
 
     def due(self) -> None:
-        """Sends a comment, unless something was sent meanwhile or waits to be taken; goes on to the next time."""
+        """Sends a comment, unless something was sent meanwhile or bytes still wait for the client. Also sets the time
+        of the next comment."""
         now = self._deadlines.now()
         if self._sent_s + TAIL_COMMENT_S - TICK_S > now:
             self._deadlines.set(self, self._sent_s + TAIL_COMMENT_S - TICK_S)
@@ -142,7 +144,7 @@ class _Tail:
 
 
 def _seen(last_event_id: str) -> tuple[int, int]:
-    """Parses VLSN and term, 0 where it does not say one. Raises ``BadArgument``."""
+    """Parses VLSN and term of an event id; a part that is missing is 0. Raises ``BadArgument``."""
     vlsn, at, term = last_event_id.partition("@")
     return (
         query.whole_of(vlsn, "Last-Event-ID", 1 if at else 0, query.VLSN_MAX - 1),

@@ -1,1 +1,1 @@
-"""The repair of damage, and the opening, cleaning and restoring of a node's log."""
+"""Repairs damage of a node's log. Also opens, cleans and restores the log."""

@@ -1,13 +1,13 @@
-"""A node's cleaning: its conditions, its holds and its reports.
+"""Cleaning on a node: its conditions, its holds and its reports. Cleaning removes the oldest segments of the log.
 
 1. A node cleans only while it is master or replica, knows its group, and has a retention (``retention_bytes``,
-   ``retention_age_s``). The node cleans every ``cleaning_period_s``, and when a person asks.
-2. The age of entries is this node's clock less the clock of the master that sealed them. So before entries are removed
-   for their age, every member is asked for its clock. The members that answer, and this one, must be a majority, and no
-   clock may differ by more than a minute. A clock that jumped by a year therefore empties no log. A node without other
-   members believes its clock within bounds (``vlsn/aging``).
-3. A node holds entries that other members still need, even as a replica (``member_holds``). A replica cleans only once
-   a master has reported the members' positions.
+   ``retention_age_s``). A cleaning runs once in ``cleaning_period_s``, and when a person requests it.
+2. The age of an entry is this node's clock minus the time that the entry's master stored in it. So before entries are
+   removed by age, every member is asked for its clock. A majority, this node included, must have answered, and no clock
+   may differ by more than a minute. So a clock that jumps by a year empties no log. A node without other members
+   believes its own clock within bounds (``vlsn/aging``).
+3. A node keeps entries that other members still need, even if it is a replica (``member_holds``). A replica cleans only
+   once a master has reported the members' positions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Cleaning:
         self._log = opened.log
         self._said = ""
         self.paused = ""
-        """Why nothing is removed, or nothing for its age; empty if cleaning may remove entries."""
+        """Why cleaning removes nothing, or nothing by age; "" if it may remove entries."""
 
     async def run(self) -> None:
         while True:
@@ -44,7 +44,7 @@ class Cleaning:
                 await self.clean()
 
     async def clean(self) -> CleaningReport:
-        """Runs one pass. Its files are removed on return."""
+        """Runs one cleaning pass. On return the removed files are deleted."""
         await self._hear_of_holds()
         pause, pause_age, agree = self._pause(), "", False
         if not pause and self._log.options.retention_age_s:
@@ -58,7 +58,8 @@ class Cleaning:
         return report
 
     async def dry_run(self) -> CleaningReport:
-        """Reports what a pass would remove now if cleaning were not paused; ``paused`` has the reason for a pause."""
+        """Reports what a pass would remove now if cleaning were not paused. ``paused`` in the report is the reason for
+        a pause."""
         await self._hear_of_holds()
         pause = self._pause()
         return await self._passed(dry_run=True, pause=pause or self.paused, clocks_agree=self._has_others)
@@ -87,14 +88,14 @@ class Cleaning:
         return ""
 
     async def _hear_of_holds(self) -> None:
-        """On a replica, asks the master for the members' present positions."""
+        """On a replica, asks the master for the positions from which members still need the log."""
         member, role = self._member, self._opened.role
         master = role.master if role is not None else None
         if member.state == "REPLICA" and master is not None and master in member.members.urls:
             await ask_all(member, founding.DISCOVERY, [master])
 
     async def _clocks(self) -> str:
-        """Asks for the members' clocks. Returns why nothing may be removed for its age, "" if it may."""
+        """Asks for the members' clocks. Returns why no entry may be removed by age; "" if entries may be removed."""
         member, clock = self._member, self._member.seams.clock
         before = clock.wall_us()
         others = [name for name in member.members.listed if name != member.name]
@@ -118,6 +119,6 @@ class Cleaning:
 
 
 def told(report: CleaningReport, node: str) -> dict[str, Any]:
-    """Formats the report as a JSON document."""
+    """Returns the report of a cleaning as a JSON document."""
     document: dict[str, Any] = msgspec.to_builtins(report)
     return {"node": node, "bytes": report.bytes, **document}

@@ -1,4 +1,4 @@
-"""Two different blocks at one VLSN, each with valid checksums: decides which copy is the group's.
+"""Resolves two different blocks at one VLSN, each with valid checksums: decides which copy is the group's.
 
     syncup finds them different ─► GET /v1/peer/copy of every electable member ─► counted by SHA-256
         SOUND     a majority has the same block as this node: the other side finds that its own copy differs
@@ -7,10 +7,10 @@
         OPEN      silent members could still complete a majority: they are asked again at the next try
         SPLIT     no block can have a majority, so no count shows which copy is right: the node halts for a person
 
-A copy counts under any master, durable or not. The block that a majority has now need not be the acknowledged one,
-because the disks of a majority may be old images. So before a log is replaced without a person's request, its block at
-its durable end is compared with every member's. A block that this node knows to be durable stays while another member
-has a different one.
+Each copy counts, durable or not, whichever node is the master. The block that a majority has now need not be the
+acknowledged block, because a majority's disks may be old images. So before a log is replaced without a person's
+request, the block at its durable end is compared with every member's block. If another member has a different block
+there, this node keeps its durable block.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from vlsn.ids import NodeName, Vlsn
 from vlsn.together import failure_of
 
 REST_S = 0.5
-"""Seconds to wait for the other members after the first answer, before a log is given up."""
+"""After the first answer, this node waits this many seconds for the other members before it gives its log up."""
 
 
 class Verdict(StrEnum):
@@ -56,20 +56,20 @@ class Copy(msgspec.Struct, frozen=True):
     last: Number
     sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
     durable: Number = 0
-    """The VLSN up to which that node knows its log to be durable."""
+    """The VLSN up to which the answering node knows its log to be durable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
     verdict: Verdict
     others: frozenset[NodeName]
-    """Members whose copy differs from the majority's, if there is a majority."""
+    """Members whose block differs from the majority's; empty if there is no majority."""
     silent: tuple[NodeName, ...]
     """Electable members that have not answered."""
 
 
 def weigh(copies: Mapping[NodeName, str], electable: Collection[NodeName], own: NodeName) -> Weighed:
-    """Weighs ``copies``, the digests by member, this node's included."""
+    """Counts ``copies``, the digests of the members' blocks, this node's block included."""
     needed = majority(len(electable))
     counts = Counter(copies[name] for name in electable if name in copies)
     silent = tuple(sorted(name for name in electable if name not in copies))
@@ -91,8 +91,8 @@ def _advice(member: Member) -> str:
 
 
 async def resolve(member: Member, restoration: Restoration, vlsn: int, said: str) -> str:
-    """Decides about a difference at ``vlsn``, which ``said`` describes. Asks for a restore if needed. Returns the
-    reason for the node's status. Raises ``Halted``."""
+    """Decides about a difference at ``vlsn``. ``said`` describes the difference. Requests a restore if one is needed.
+    Returns the reason for the node's status. Raises ``Halted``."""
     said = f"integrity: {said}"
     if not vlsn:
         raise Halted(f"{said}. {_advice(member)}")
@@ -115,9 +115,9 @@ async def resolve(member: Member, restoration: Restoration, vlsn: int, said: str
 
 
 async def agree_where_durable(member: Member, said: str) -> frozenset[NodeName]:
-    """Checks that no member has a different block at this log's durable end and knows that block to be durable, and
-    that no majority has a different block. Called before this log is given up for the reason ``said``. Returns the
-    members that have not answered; they must not be providers. Raises ``Halted``, and ``Unreachable`` if no member
+    """Checks the block at this log's durable end before the log is given up for the reason ``said``. No member may have
+    a different block that it knows to be durable, and no majority may have a different block. Returns the members that
+    have not answered; they must not be providers of a restore. Raises ``Halted``, and ``Unreachable`` if no member
     answers."""
     log, own = member.opened().log, NodeName(member.config.name)
     at = Vlsn(min(log.view.dtvlsn, log.view.range.last_sync))
@@ -126,13 +126,15 @@ async def agree_where_durable(member: Member, said: str) -> frozenset[NodeName]:
     try:
         digest = (await own_copy(member, at)).sha256
     except Damaged:
-        digest = ""  # only the term of the block is known
+        digest = ""  # the block itself cannot be read; only its term is known
     term = log.view.history.term_of(at)
     copies: dict[NodeName, Copy] = {}
     told: set[NodeName] = set()
 
     async def one(name: NodeName) -> None:
-        with suppress(Trimmed):  # the member has cleaned that VLSN away; a member whose log is shorter has not answered
+        # Trimmed: the member has cleaned that VLSN away. If a member's log ends earlier, it does not count as an
+        # answer.
+        with suppress(Trimmed):
             copies[name] = await _ask(member, name, at)
         told.add(name)
 
@@ -165,8 +167,8 @@ async def agree_where_durable(member: Member, said: str) -> frozenset[NodeName]:
 
 
 async def look(member: Member, vlsn: Vlsn) -> Weighed:
-    """Asks every electable member once for its copy. Raises ``NotFound``, ``Damaged``, ``Trimmed``, ``NotMaster`` for
-    this node's own copy."""
+    """Asks every electable member once for its block. Raises ``NotFound``, ``Damaged``, ``Trimmed`` or ``NotMaster``
+    for this node's own block."""
     own = NodeName(member.config.name)
     electable = member.members.electable
     copies = {own: (await own_copy(member, vlsn)).sha256}
@@ -185,8 +187,8 @@ async def look(member: Member, vlsn: Vlsn) -> Weighed:
 
 
 async def answer_copy(member: Member, asked: Mapping[str, str], vlsn: int) -> dict[str, Any]:
-    """Answers ``GET /v1/peer/copy``: the block that contains ``vlsn`` here, and its SHA-256. Raises ``WrongGroup``,
-    ``WrongName``, ``NotFound``, ``Damaged``, ``Trimmed``."""
+    """Answers ``GET /v1/peer/copy``: the block of this node that contains ``vlsn``, and the block's SHA-256. Raises
+    ``WrongGroup``, ``WrongName``, ``NotFound``, ``Damaged``, ``Trimmed``."""
     check_names(member, asked.get("group", ""), asked.get("sender", ""), asked.get("to", ""))
     return msgspec.structs.asdict(await own_copy(member, Vlsn(vlsn)))
 

@@ -1,17 +1,19 @@
-"""Fetches tables that a node has lost with its state record from another member.
+"""Fetches from another member the tables that a node has lost together with its state record.
 
-A log that was cleaned has some facts in its state record only: the producers of the removed submissions, the removed
-transactions, and the small state. Without that record the node answers only from its remaining knowledge (``once``,
-rule 6). From its start on it asks every member, until one answers:
+In a log that was cleaned, some facts are in the state record only: the producers of removed submissions, removed
+transactions, and the small state (named values). If the record is lost, the node answers only from its remaining
+knowledge (``once``, rule 6). From its start on the node asks every member, until one answers:
 
     log from 61 on, state lost: lacks 1–60       n2 lacks nothing: asked for its table at a VLSN from 60 to 95
     n2 answers: at 93, in term 4                 VLSN 93 is of term 4 here, so both logs are equal up to there
     its table, then 94 and 95 from this log      both must agree on 61–93, otherwise the table is refused
 
-1. That VLSN is durable in both logs, and both tables are exact at it: neither has settled a later VLSN.
-2. A table that lacks less than this one is accepted, too: another restore's provider may have no more.
-3. If every member has answered, and none lacks less, the table is lost for good. Then the master alone treats its
-   content as forgotten, like entries that were dropped for room. The other members fetch the master's table.
+1. The VLSN of the answer is durable in both logs. The tables of both nodes are exact at that VLSN: neither includes a
+   later entry.
+2. A table that is less incomplete than this node's is accepted, too, because no member may have a complete one.
+3. If every member has answered, and no table is less incomplete, the lost content is lost for good. In that case the
+   master alone treats the content as forgotten, like entries that were dropped for lack of room. The other members
+   fetch the master's table.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ class LostProducers:
         return self._log.view.history.lacks_to
 
     async def run(self) -> None:
-        """Asks until the table is complete, or known to be lost."""
+        """Asks the members until the table is complete, or is known to be lost."""
         if self.lacks_to:
             self._member.event("producers.lost", upto=self.lacks_to)
         while self.lacks_to:
@@ -57,7 +59,7 @@ class LostProducers:
         asked = [asyncio.create_task(self._ask(name), name=f"producers of {name}") for name in others]
         answers = []
         try:
-            # A silent member must not delay the answers of the other members.
+            # A silent member does not delay the answers of other members.
             for answered in asyncio.as_completed(asked):
                 answers.append(await answered)
                 if not self.lacks_to:
@@ -69,7 +71,7 @@ class LostProducers:
             await self._give_up()
 
     async def _ask(self, name: NodeName) -> Offer | None:
-        """Asks ``name``, and takes its table if that has more."""
+        """Asks ``name``, and adopts its table if that table is less incomplete."""
         member = self._member
         try:
             peer = Peer(member, name, member.members.listed[name])
@@ -102,7 +104,8 @@ class LostProducers:
         member.event("producers.found", peer=peer.name, vlsn=record.vlsn, producers=count, lacks_to=self.lacks_to)
 
     async def _give_up(self) -> None:
-        """Gives the lost table up. Only a confirmed master knows the members for certain."""
+        """Gives the lost content up. Only a confirmed master does this, because only it knows the members for
+        certain."""
         lead = self._opened.lead
         if lead is None:
             return

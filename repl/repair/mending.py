@@ -1,16 +1,17 @@
-"""A node's mending: damage is mended with any peer's copy; no master is needed.
+"""Mending on a node: a damaged block is replaced by any member's copy of the same block. No master is needed.
 
     met(Damaged) ─► wound found in that segment ─► GET /v1/peer/block of each member in turn ─► the segment is rewritten
     with the block in its place (``vlsn.repair.mending``) ─► checked again, until every frame is whole
 
-1. Meanwhile the node votes and acknowledges, fails reads of the damaged range with ``damaged``, and does not stand for
-   election (``may_stand``). A master steps down if it must feed a block that no other node has (``unfit``).
-2. Only a sealed segment is mended. Damage in the current segment rolls it first.
-3. Damage that no peer can mend stays, is shown in the status, and is tried again every ``RETRY_S``. No peer has a copy
-   of a rollback's record or a header page: a log with such damage is restored when a person asks.
-4. Damage is mended one place after another. If the disk cannot read other damaged places of the segment, all places are
-   mended together.
-5. Two contents under one name are an integrity fault, and neither is overwritten.
+1. During mending the node votes and acknowledges, fails reads of the damaged range with ``damaged``, and does not stand
+   for election (``may_stand``). A master steps down if it must feed a block that no other node has (``unfit``).
+2. Only a sealed segment is mended. If the current segment is damaged, the log first continues in a new segment.
+3. Damage that no member can mend stays, is shown in the status, and is tried again every ``RETRY_S``. No member has a
+   copy of a rollback's record or of a header page. If a rollback's record or a header page is damaged, the log is
+   restored when a person requests it.
+4. The damaged places of a segment are mended one after another. If other damaged places cannot be read from the disk,
+   all places of the segment are mended together.
+5. If two members have different contents under one block name, that is an integrity fault, and neither is overwritten.
 
 A log that does not open because of damage is mended in the same way before it opens (``unopened``).
 """
@@ -35,12 +36,12 @@ from vlsn.segments.bad_sectors import is_unread
 T = TypeVar("T")
 RETRY_S = 5.0
 SEGMENTS_MAX = 1_000
-"""The most damaged segments that are remembered. The scrub finds the others later."""
+"""The most damaged segments that are remembered. The scrub will find further damaged segments later."""
 
 
 @dataclass(slots=True)
 class Damage:
-    """One damaged segment, as far as the damage is known."""
+    """One damaged segment, as far as its damage is known."""
 
     number: int
     file: str
@@ -48,7 +49,7 @@ class Damage:
     vlsn: int
     since_s: float
     why: str = ""
-    """The outcome of the last try."""
+    """The result of the last try to mend it."""
 
 
 class Mending:
@@ -70,8 +71,9 @@ class Mending:
 
     @property
     def unfit(self) -> str:
-        """Why this node, as master, cannot make entries durable: a block that it must feed is damaged, and no peer has
-        it. A majority may have logs that end before that block, but no log that continues after it."""
+        """Why this node, as master, cannot make entries durable; "" if it can. The reason is a damaged block that it
+        must feed and that no peer has. Members whose logs end before that block may be a majority, but no log continues
+        after it."""
         durable = self._log.view.dtvlsn
         for damage in self.damages.values():
             if damage.why and damage.vlsn > durable:
@@ -98,7 +100,7 @@ class Mending:
         if number is None or number in self.damages or len(self.damages) >= SEGMENTS_MAX:
             return
         if number not in self._log.view.segments():
-            return  # cleaned away meanwhile
+            return  # the segment was cleaned away meanwhile
         self.damages[number] = Damage(
             number, error.file, error.offset, error.vlsn, self._member.seams.clock.monotonic_s()
         )
@@ -115,7 +117,7 @@ class Mending:
                 asyncio.get_running_loop().call_later(RETRY_S, self._met.set)
 
     async def _try(self, damage: Damage) -> None:
-        """Mends one damaged segment, from its first wound to its last."""
+        """Mends one damaged segment, from its first damaged place to its last."""
         log, number, mended = self._log, damage.number, 0
         filled: list[Filling] = []
         try:
@@ -169,7 +171,7 @@ class Mending:
             tell(member, filling, kept)
 
     async def _alone(self, job: Callable[[], T]) -> T:
-        """Runs ``job`` on the keeper's thread while no checkpoint, rollback or cleaning runs."""
+        """Runs ``job`` on the keeper's thread, at a time when no checkpoint, rollback or cleaning runs."""
         held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         checkpointer = self._log.care.checkpointer
 
@@ -188,7 +190,7 @@ class Mending:
                 checkpointer.release()
 
     def _is_current(self, number: int) -> bool:
-        """Returns whether that segment is, or may still be, written to."""
+        """Returns whether the segment is the one that is written to, or may still be."""
         return number >= max(self._log.placement.active_files()[:1], default=0)
 
     async def _rotate(self) -> None:
@@ -199,14 +201,14 @@ class Mending:
 
 
 def tell(member: Member, filling: Filling, kept: str) -> None:
-    """Reports the mended blocks. ``kept`` is the file with the damaged bytes."""
+    """Reports the mended blocks by an event. ``kept`` is the file with the damaged bytes."""
     wound, last = filling.wound, filling.next_vlsn - 1
     member.event("mended", file=wound.name, offset=wound.start, first=wound.first, last=last, kept=kept)
 
 
 async def fill(member: Member, wound: Wound, term_of: Callable[[Vlsn], int], *, term_max: int) -> Filling:
-    """Fills ``wound`` with blocks of any members that have them. Raises the error of the last member, or
-    ``IntegrityFault``."""
+    """Fills the damaged place ``wound`` with blocks of any members that have them. Raises the error of the last member,
+    or ``IntegrityFault``."""
     filling = Filling(wound, term_max=term_max)
     while not filling.whole:
         if filling.add_record():

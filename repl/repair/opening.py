@@ -1,4 +1,4 @@
-"""Opens a node's log with its settings."""
+"""Opens a node's log with the node's settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vlsn.state.options import LogOptions
 
 
 def open_recovered(config: NodeConfig, seams: Seams, *, restoring: bool = False) -> Recovered:
-    """Opens the log. Blocks, so it runs on the keeper's thread. Raises as ``recover``."""
+    """Opens the log. Opening blocks, so it runs on the keeper's thread. Raises the errors of ``recover``."""
     return recover(
         str(config.dir),
         seams,

@@ -1,4 +1,4 @@
-"""The providing side of a restore: answers a peer's requests, and sends bytes of segments."""
+"""The side of a restore that provides the log: answers a peer's requests, and sends bytes of segments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vlsn.repair.restore_messages import CLOSE, GIVE_UP, OPEN, RECORD, Offer, Re
 
 
 class Providing:
-    """The providing side for one open log. ``read`` returns bytes of the log's segments."""
+    """Provides one open log to members that restore. ``read`` returns bytes of the log's segments."""
 
     def __init__(self, opened: OpenMember, read: Read, restoration: Restoration, mending: Mending) -> None:
         self._opened = opened
@@ -34,7 +34,7 @@ class Providing:
         return self._restores.sessions
 
     def begin_again(self) -> None:
-        """Begins again as another incarnation. Offers of the earlier incarnation end."""
+        """Begins again, because this node has become another incarnation (store). Earlier offers end."""
         self.close("this node is another incarnation now")
         self._restores = self._made()
 
@@ -42,8 +42,8 @@ class Providing:
         self._restores.close_all(why)
 
     async def answer(self, ask: RestoreAsk) -> bytes:
-        """Returns the offer as JSON. An offer with a state record, which may take 32 MiB, is made on another thread, so
-        that heartbeats continue. Raises ``Halted``, ``CopyNeeded``, and the errors of ``Restores``."""
+        """Returns the offer as JSON. An offer with a state record may have 32 MiB. A large offer is made on another
+        thread, so that heartbeats continue. Raises ``Halted``, ``CopyNeeded``, and the errors of ``Restores``."""
         member, role = self._member, self._opened.role
         feeders = role.replicas if role is not None else 0
         if ask.purpose == GIVE_UP:
@@ -67,7 +67,8 @@ class Providing:
         return msgspec.json.encode(restores.look(feeders=feeders))
 
     async def read(self, session: str, number: int, start: int, end: int, have: int) -> tuple[bytes, int]:
-        """Answers ``GET /v1/peer/restore``: bytes of a segment, and the generation. Raises as ``Restores.read``."""
+        """Answers ``GET /v1/peer/restore``: bytes of a segment, and the log's generation. Raises the errors of
+        ``Restores.read``."""
         try:
             return await self._sound().read(session, number, start, end, have=have)
         except FileNotFoundError:
@@ -99,9 +100,9 @@ def asked_of(member: Member, body: object) -> RestoreAsk:
 
 
 async def block_of(member: Member, asked: Mapping[str, str], term: int, first: int) -> bytes:
-    """Answers ``GET /v1/peer/block``: the visible block of that name in this log, verified. A term of 0 asks for the
-    durable block that begins at ``first``. Also answers for a log that does not open because of its own damage. Raises
-    ``WrongGroup``, ``WrongName``, ``NotFound``, ``Damaged``, ``Trimmed``."""
+    """Answers ``GET /v1/peer/block``: the visible block with this term and first VLSN, verified. A term of 0 requests
+    the durable block that begins at ``first``. Works also for a log that does not open because of its own damage.
+    Raises ``WrongGroup``, ``WrongName``, ``NotFound``, ``Damaged``, ``Trimmed``."""
     check_names(member, asked.get("group", ""), asked.get("sender", ""), asked.get("to", ""))
     if member.log is None and member.state == "DAMAGED":
         disk, stores, directory = member.seams.disk, member.seams.stores, str(member.config.dir)

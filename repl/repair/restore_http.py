@@ -1,8 +1,8 @@
-"""``/v1/peer/restore``: a restoring peer opens sessions (POST), and fetches ranges of segments (GET).
-``/v1/peer/block``: a mending peer fetches one block. ``/v1/peer/copy``: a peer compares its copy with this node's.
-``/v1/peer/messages``: a peer fetches messages of a destination that are missing from its pages.
+"""``/v1/peer/restore``: a restoring member opens sessions (POST), and fetches ranges of segments (GET).
+``/v1/peer/block``: a mending member fetches one block. ``/v1/peer/copy``: a member compares its copy of a block with
+this node's. ``/v1/peer/messages``: a member fetches messages of a destination that are missing from its pages.
 
-A range is sent with the crc32c of its bytes and the log's generation, which every rollback changes.
+A range is sent with the crc32c of its bytes and with the log's generation, a number that every rollback changes.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ _COPY = frozenset({"group", "sender", "to", "vlsn"})
 
 
 Give = Callable[[str, int, int, int], Awaitable[bytes]]
-"""Reads messages of the destination with a uuid, that begins at ``since``, from ``first`` to ``last``, as records of a
-page (``repl.destinations.filling``). Raises ``NotFound``, ``NotMaster``, and ``Damaged`` where they cannot be read for
-now."""
+"""Reads messages of a destination, as records of a page (``repl.destinations.filling``). The arguments are the
+destination's uuid, the VLSN that set it, and the first and last VLSN. Raises ``NotFound``, ``NotMaster``, and
+``Damaged`` if the messages cannot be read now."""
 
 
 class RepairRoutes:
     """Helps members that restore or mend their logs. Each call raises ``FeedRefused`` for another group, sender or
-    receiver, ``NotMaster`` while the log is not open, and as ``repl.repair.providing`` and ``integrity`` say."""
+    receiver, and ``NotMaster`` while the log is not open. Each call also raises the errors of ``repl.repair.providing``
+    and ``integrity``."""
 
     def __init__(self, member: Member, give: Give) -> None:
         self._member = member
@@ -55,7 +56,7 @@ class RepairRoutes:
         return Response(200, HEADERS, answer)
 
     async def block(self, request: Request) -> Response:
-        """Answers ``GET /v1/peer/block``: one block by its name, for a member whose own is damaged."""
+        """Answers ``GET /v1/peer/block``: one block by its name, for a member whose own copy is damaged."""
         _require(request, _BLOCK)
         term = query.whole(request.query, "term", 0, 0, query.VLSN_MAX)
         first = query.whole(request.query, "first", 0, 1, query.VLSN_MAX)
@@ -104,7 +105,7 @@ class RepairRoutes:
 
 
 def _require(request: Request, names: frozenset[str]) -> None:
-    """Checks that the request has all of ``names``. Ignores additional fields of a later release. Raises
+    """Checks that the request has all of ``names``. Other fields, for example of a later release, are ignored. Raises
     ``BadArgument``."""
     if not names <= request.query.keys():
         raise BadArgument(f"this call needs all of: {', '.join(sorted(names))}")

@@ -1,15 +1,16 @@
-"""A node's own network restore: its begin, its providers, its progress.
+"""A node's own network restore: the node replaces its log by that of another member, the *provider*.
 
     wanted (trimmed in syncup, or a person asks) ─► role ends, log closed ─► RESTORING:
         ask all members ─► marker ─► log opened ``restoring`` ─► transfer, from one provider after another
         ─► clean stop ─► marker removed ─► the log is opened as at any start, and the node follows
 
-1. A marker that is found at a start continues the restore. Until then the log opens for no other purpose.
+1. The marker is a file. A node that finds a marker at its start continues the restore, and does not open the log for
+   any other purpose.
 2. The marker is written only when there is a provider, so a node that reaches no member keeps its log. After
-   ``TRIES_MAX`` tries the node opens an undamaged log again: the other members may need its answers or its vote before
+   ``TRIES_MAX`` tries the node opens an undamaged log again. Other members may need this node's answers or vote before
    one of them can be a provider.
-3. If a provider fails, aborts or sends wrong bytes, the next provider is tried, with back-off, for ever. The restored
-   part stays. The restore begins again only if no provider's log continues it.
+3. If a provider fails, aborts or sends wrong bytes, the next provider is tried, with pauses, without end. The restored
+   part stays. The restore begins again only if no provider's log continues that part.
 4. During a restore the node does not vote, stand, acknowledge or serve, because it has no log.
 """
 
@@ -43,71 +44,71 @@ from vlsn.write.local_log import LocalLog
 from vlsn.write.write_cycle import LogListener
 
 CRC_FIELD = "Vlsnlog-Crc32c"
-"""The header that gives the crc32c of an answer's body, 8 hex digits."""
+"""The header with the crc32c of an answer's body, as 8 hex digits."""
 T = TypeVar("T")
 RANGE_TIMEOUT_S = 30.0
 AGAIN_S = 1.0
-"""Seconds between two rounds of asking all members, if none can be the provider."""
+"""The seconds between two rounds of asking all members, if none of them can be the provider."""
 LOOK_REST_S = 0.5
-"""Seconds to wait for the other members after the first possible provider has answered."""
+"""After the first possible provider has answered, the node waits this many seconds for the other members."""
 TRIES_MAX = 10
-"""The rounds of asking after which an undamaged log, or a log that could not be compared with every member's, is opened
-again."""
+"""After this many rounds without a provider, the node opens its log again, if the log is undamaged or could not be
+compared with every member's log."""
 TICK_S = 0.1
 AGAIN_VLSNS = 10_000
-"""A restore that is more than this many VLSNs behind its provider when it ends continues with another session …"""
+"""If a restore ends more than this many VLSNs behind its provider, another session continues it."""
 ROUNDS_MAX = 8
-"""… but at most this many times: the feed delivers the rest."""
+"""At most this many sessions continue a restore. The feed delivers the entries that remain after the last session."""
 HISTORY_MAX = 8
 _Faults = (VlsnLogError, OSError, TimeoutError)
 
 
 class RestoreWanted(VlsnLogError):
-    """The node's log is to be replaced by a peer's."""
+    """The node's log must be replaced by a peer's log."""
 
     retry_safe = False
 
 
 class Restoration:
-    """The restores of one node. ``log`` is the log that is being restored, while there is one."""
+    """The restores of one node. ``log`` is the log that is being restored, or None outside a restore."""
 
     def __init__(self, member: Member) -> None:
         self.log: LocalLog | None = None
         self.history: deque[dict[str, Any]] = deque(maxlen=HISTORY_MAX)
-        """The restores since the process started, the newest last."""
+        """The restores since the process started, in order of time."""
         self.count = 0
         self.members: dict[NodeName, str] = dict(member.config.members)
-        """The members to ask: the group's list when a log was last open."""
+        """The members to ask for a log: those that the group listed when a log was last open."""
         self._member = member
         self._progress = Progress(began_s=0.0)
         self._running = False
         self._rotten: set[str] = set()
-        """The members that have sent wrong bytes in this restore."""
+        """The members that have sent wrong bytes in the current restore."""
         self._wanted: asyncio.Future[str] | None = None
         self._avoid: frozenset[NodeName] = frozenset()
         self._silent: frozenset[NodeName] = frozenset()
         self._keep = False
         self._going = False
         self._asked = 0
-        """The number of a person's requests that are being checked."""
+        """The number of persons' requests for a restore that are being checked."""
 
     @property
     def progress(self) -> Progress | None:
-        """The progress of the current restore, or of the search for a provider."""
+        """The progress of the current restore, or of the search for a provider, or None."""
         return self._progress if self._running else None
 
     def _begins(self) -> None:
         self._progress, self._running = Progress(began_s=self._member.seams.clock.monotonic_s()), True
 
-    # When.
+    # Requests.
 
     def want(
         self, why: str, *, avoid: Collection[NodeName] = (), silent: Collection[NodeName] = (), keep: bool = False
     ) -> bool:
-        """Requests a restore of the log. Returns whether a caller of ``wanted`` receives the request; False if there
-        was an earlier request. Members in ``avoid`` and ``silent`` are not providers; the copies of the ``silent``
-        could not be compared. If there is no other provider, the log is opened again. ``keep``: the log's newest
-        segments are kept aside."""
+        """Requests a restore of the log. Returns True if a caller of ``wanted`` receives the request, False if there
+        was an earlier request. Members in ``avoid`` and ``silent`` are not providers; ``silent`` are members whose
+        copies could not be compared. If there is no other provider, the log is opened again. With ``keep`` the log's
+        newest segments are kept aside."""
         if self._wanted is None or self._wanted.done():
             return False
         self._avoid, self._silent, self._keep = frozenset(avoid), frozenset(silent), keep
@@ -117,13 +118,13 @@ class Restoration:
 
     @property
     def gives_up(self) -> bool:
-        """True while this node's copy of the log is being given up, or may be: other members do not count on it
-        (``spared_copies``)."""
+        """True if this node's copy of the log is being given up, or may be. Other members do not rely on a copy that is
+        being given up (``spared_copies``)."""
         return self._going or self._asked > 0
 
     @contextmanager
     def giving_up(self) -> Iterator[None]:
-        """Counts a request to give the log up while the request is checked."""
+        """Marks that a request to give the log up is being checked."""
         self._asked += 1
         try:
             yield
@@ -131,7 +132,7 @@ class Restoration:
             self._asked -= 1
 
     async def asked(self) -> str:
-        """Waits until a restore is requested. Returns the reason."""
+        """Waits until a restore is requested. Returns the reason for the restore."""
         self._wanted, self._going = asyncio.get_running_loop().create_future(), False
         try:
             return await self._wanted
@@ -142,8 +143,9 @@ class Restoration:
         raise RestoreWanted(await self.asked())
 
     async def lossless(self) -> End | None:
-        """Returns the end of a log that does not open, if some member has every entry of it that can have been durable
-        (``choose``); otherwise None. A restore then loses no entry that this node has acknowledged."""
+        """Returns the end of a log that does not open, if some member has all its entries that may be durable
+        (``choose``). Returns None if no member has them. A restore from that member loses no entry that this node has
+        acknowledged."""
         self._begins()
         try:
             end = await self._on_keeper(self._restart().end)
@@ -154,7 +156,7 @@ class Restoration:
             self._running = False
 
     async def begun(self) -> bool:
-        """Returns whether a restore has begun here and is not finished."""
+        """Returns whether a restore has begun on this node and is not finished."""
         disk, directory = self._member.seams.disk, str(self._member.config.dir)
 
         def look() -> bool:
@@ -166,13 +168,13 @@ class Restoration:
 
         return await self._on_keeper(look)
 
-    # How.
+    # The restore.
 
     async def run(
         self, why: str, *, end: tuple[int, int] | None = None, durable: End = NULL_END, whole: bool = False
     ) -> None:
-        """Runs the whole restore. On return the directory has a log. ``end`` and ``durable`` belong to the log that was
-        here (``Restart.begin``). ``whole`` is true if that log was open until now."""
+        """Runs the whole restore. On return the directory has a log. ``end`` and ``durable`` describe the log that was
+        here before (``Restart.begin``). ``whole`` is true if that log was open until now."""
         member = self._member
         self._begins()
         member.set_state("RESTORING", why)
@@ -188,7 +190,7 @@ class Restoration:
                     self._running = False
                     member.set_state("UNKNOWN", "opening")
                     return
-                # The log is given up: from here on any provider is acceptable.
+                # The old log is given up, so now any provider is acceptable.
                 self._silent, whole = frozenset(), False
             try:
                 record = await self._fetch(durable)
@@ -206,7 +208,7 @@ class Restoration:
     async def _begin(
         self, restart: Restart, why: str, end: tuple[int, int] | None, durable: End, *, impatient: bool
     ) -> Marker | None:
-        """Begins once there is a provider. Returns None if that takes too long."""
+        """Begins the restore once there is a provider. Returns None if no provider is found in time."""
         for tries in count(1):
             offers = await self._look(NULL_VLSN, durable)
             if offers:
@@ -222,7 +224,8 @@ class Restoration:
         return marker
 
     async def _fetch(self, durable: End) -> StateRecord:
-        """Fetches the log. On return it is open and complete up to the record's VLSN."""
+        """Fetches the log from providers. On return the log is open and complete up to the VLSN of the returned
+        record."""
         log = self.log = await self._open()
         tick = asyncio.create_task(self._tick(log), name="restore tick")
         try:
@@ -242,7 +245,7 @@ class Restoration:
             tick.cancel()
 
     async def _transfer(self, log: LocalLog, offer: Offer) -> StateRecord | None:
-        """Transfers from one provider. Returns None if the provider failed. Raises ``Disagrees``, ``Trimmed``,
+        """Transfers the log from one provider. Returns None if the provider failed. Raises ``Disagrees``, ``Trimmed``,
         ``LogFailed``."""
         member, progress = self._member, self._progress
         if offer.first > log.view.allocated + 1:
@@ -274,8 +277,8 @@ class Restoration:
             return 0
 
     async def _look(self, have: Vlsn, durable: End) -> list[Offer]:
-        """Returns the possible providers, best first. After the first provider has answered, the other members have
-        little time: while this node waits for a silent member, other members may clean the next entries away."""
+        """Returns the possible providers, best first. After the first one has answered, the others have little time. If
+        this node waited for a silent member, other members could clean away the entries that it needs next."""
         others = [name for name in self.members if name != self._member.name and name not in self._avoid | self._silent]
         asked = [asyncio.create_task(self._ask(name), name=f"look at {name}") for name in others]
 
@@ -329,7 +332,7 @@ class Restoration:
         self._running = False
         member.set_state("UNKNOWN", "opening")
 
-    # The log under restore.
+    # Its log.
 
     async def _open(self) -> LocalLog:
         member = self._member
@@ -347,7 +350,7 @@ class Restoration:
         return log
 
     async def close_log(self) -> None:
-        """Stops the log cleanly. Does nothing if no log is open."""
+        """Stops the log that is being restored cleanly. Does nothing if no log is open."""
         log = self.log
         if log is None:
             return
@@ -389,7 +392,7 @@ class Restoration:
 
 
 class Peer:
-    """One member, as a restoring node calls it; implements ``replica.restore.Provider``."""
+    """One member, as a restoring node calls it; it implements ``replica.restore.Provider``."""
 
     def __init__(self, member: Member, name: NodeName, url: str) -> None:
         self.name = name
@@ -406,15 +409,15 @@ class Peer:
         await self.ask(CLOSE, session=session)
 
     async def record(self, from_vlsn: Vlsn, upto: Vlsn) -> tuple[Offer, StateRecord]:
-        """Fetches the member's state record at a durable VLSN in that span. The offer names that VLSN and its term.
-        Raises as ``ask``."""
+        """Fetches the member's state record at a durable VLSN within a span. The returned offer names that VLSN and its
+        term. Raises the errors of ``ask``."""
         offer = await self.ask(RECORD, from_vlsn=from_vlsn, upto=upto)
         if offer.record is None or not from_vlsn <= offer.record.vlsn <= upto:
             raise BadBody(f"{self.name} was asked for a state record of VLSN {from_vlsn} to {upto}, and sent another")
         return offer, offer.record
 
     async def ask(self, purpose: Purpose, *, from_vlsn: int = 0, upto: int = 0, session: str = "") -> Offer:
-        """Sends a request. Raises ``Unreachable``, ``BadBody``, and the peer's refusal."""
+        """Sends a request to the member. Raises ``Unreachable``, ``BadBody``, and the peer's refusal."""
         member = self._member
         asked = RestoreAsk(
             group=member.config.group,
@@ -437,7 +440,7 @@ class Peer:
         if response.status != 200:
             raise error_of(bytes(response.body))
         body = bytes(response.body)
-        # An offer with a record may take 32 MiB, and this node may be the master.
+        # An offer with a record may have 32 MiB. Decoding runs on another thread, because this node may be the master.
         offer = (
             await member.workers.offload("reads")(partial(read_offer, body)) if purpose == RECORD else read_offer(body)
         )

@@ -1,10 +1,13 @@
-"""The scrub: a slow check of every sealed segment and page, which finds decay before a reader needs the bytes.
+"""The scrub: a slow check of every sealed segment and every page. The scrub finds damaged bytes before a reader needs
+them.
 
 At most ``scrub_bytes_per_s`` are read, one window at a time. A pass begins ``scrub_period_s`` after the end of the
-preceding one. The page cache is dropped first, so that the disk itself is read. Every frame's checksum is checked, and
-so every byte of every block and record. Damage is reported to the mending. A pass begins with the ``state`` store as
-the page cache has it; a value that does not match its checksum is rewritten from memory. Pages of destinations come
-last. An unreadable page is set aside, and its lost messages are fetched.
+preceding one. The operating system's cache is dropped first, so that the disk itself is read. Every frame's checksum is
+checked, which covers every byte of every block and record. Damage is reported to the mending.
+
+A pass begins with the ``state`` store, as the operating system's cache has it. A value that does not match its checksum
+is written again from memory. Pages (files of destinations' messages) come last. An unreadable page is set aside, and
+its lost messages are fetched.
 """
 
 from __future__ import annotations
@@ -19,21 +22,23 @@ from vlsn.limits import KIB
 from vlsn.repair.mending import check_window, drop_from_cache
 
 START_S = 60.0
-"""Seconds from the opening of the log to the first pass, or the period if that is shorter: a node first catches up."""
+"""The first pass begins this many seconds after the log was opened, or after the period if that is shorter, so that a
+node first catches up."""
 WINDOW_BYTES = 256 * KIB
-"""The bytes of one check; a single frame may be larger. The interpreter's lock is held for less than a millisecond."""
+"""The bytes of the log that are checked at once; a single frame may be larger. The interpreter's lock is held for less
+than a millisecond."""
 
 
 class Pages(Protocol):
-    """The pages of a node's destinations (``repl.destinations.page_scrub``)."""
+    """The pages of a node's destinations, as the scrub uses them (``repl.destinations.page_scrub``)."""
 
     def listed(self) -> list[tuple[str, int]]:
-        """Returns the valid pages: the uuid of each page's destination, and the page's number."""
+        """Returns the valid pages, each as the uuid of its destination and the page's number."""
         ...
 
     async def look(self, uuid: str, number: int) -> tuple[int, bool]:
-        """Reads a page from the disk, and sets it aside if it is damaged. Returns its bytes, and whether it was whole.
-        Raises ``OSError``, ``VlsnLogError`` if it cannot be read for now."""
+        """Reads a page from the disk, and sets a damaged page aside. Returns the page's bytes, and whether it was
+        intact. Raises ``OSError`` or ``VlsnLogError`` if it cannot be read now."""
         ...
 
 
@@ -42,11 +47,12 @@ class Scrub:
 
     def __init__(self, opened: OpenMember, pages: Pages | None = None) -> None:
         self.bytes = 0
-        """The bytes checked since the log was opened. ``passes`` counts complete passes, ``found`` damaged places."""
+        """The bytes checked since the log was opened. ``passes`` counts complete passes, and ``found`` counts damaged
+        places."""
         self.passes = 0
         self.found = 0
         self.number = 0
-        """The segment that is being scrubbed; 0 between passes."""
+        """The number of the segment that is being scrubbed; 0 between passes."""
         self.pages = 0
         """The number of pages checked."""
         self._pages = pages
@@ -81,7 +87,7 @@ class Scrub:
             try:
                 await self._segment(done)
             except Damaged:
-                self.found += 1  # the offload has reported the damage
+                self.found += 1  # the worker thread has reported the damage already
             except OSError as error:
                 if done in self._log.view.segments():
                     self._member.event("scrub.unreadable", segment=done, why=str(error))
@@ -104,8 +110,8 @@ class Scrub:
         await asyncio.sleep(max(0.0, size / self._member.config.scrub_bytes_per_s - spent))
 
     async def _state(self) -> None:
-        """Checks the ``state`` store. Without this check decay would show only at the next open, which would lose the
-        values. Until then memory has all of them, and a checkpoint rewrites them."""
+        """Checks the ``state`` store. Without this check damage would show only at the next open of the log, when the
+        values would be lost. While the log is open, memory has all values, and a checkpoint writes them again."""
         try:
             await self._member.workers.on_keeper(self._log.care.state.check)
         except LogClosed:

@@ -1,18 +1,18 @@
-"""Decides whether this node's copy can be spared when a person asks for a restore.
+"""Decides whether this node's copy of the log can be given up when a person requests a restore.
 
     a person asks ─► no other node may count on this copy any more ─► every other voter is asked whether its own is
     whole
         a majority of them says so          the log is given up
         fewer, or they do not answer        refused, ``not-ready``: nothing was changed
 
-A majority of the voters has the acknowledged entries. If this copy is given up, and a minority of the others is not
-known to be whole, at least one whole copy is left among the others. The members without these entries are too few to
-elect a master alone. If several nodes are asked at once, each node's copy stops counting before that node asks. So the
-last node finds too few whole copies, and is refused.
+A majority of the voters has the acknowledged entries. The restore is allowed if only a minority of the other voters is
+not known to be whole. Under this condition at least one whole copy is left among the others, and the members without
+the acknowledged entries are too few to elect a master. If several nodes are asked at once, each node's copy stops
+counting before that node asks the others. So the last node finds too few whole copies, and is refused.
 
-A copy is *whole* if it has everything that its node ever acknowledged. It must be under the incarnation that its group
-lists, at or above its vote floor, without known damage, and not about to be restored itself. A halted node's copy is
-whole: its copy is the reason why it has halted.
+A copy is *whole* if it has everything that its node ever acknowledged. Its incarnation must be the one that the group
+lists. A whole copy ends at or above its vote floor (the log's former end), has no known damage, and is not about to be
+restored itself. A halted node's copy counts as whole, because the node has halted in order to keep it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _Faults = (VlsnLogError, OSError, TimeoutError)
 
 
 async def restore_as_asked(member: Member, restoration: Restoration) -> None:
-    """Gives the node's log up and restores it. Raises ``NotAllowed`` while the node is master or restoring,
+    """Gives the node's log up and restores it. Raises ``NotAllowed`` while the node is master or restoring, and
+    ``CopyNeeded``.
     ``CopyNeeded``."""
     _check_restorable(member)
     with restoration.giving_up():
@@ -50,7 +51,7 @@ async def restore_as_asked(member: Member, restoration: Restoration) -> None:
 
 
 def check_whole(opened: OpenMember, restoration: Restoration, mending: Mending) -> None:
-    """Checks that other nodes may count on this node's copy. Raises ``CopyNeeded``."""
+    """Checks that other nodes may rely on this node's copy of the log. Raises ``CopyNeeded``."""
     member, log = opened.member, opened.log
     group = log.view.history.group
     said = ""
@@ -102,8 +103,8 @@ async def _check_spared(member: Member, restoration: Restoration) -> None:
 
 
 def _others(member: Member, restoration: Restoration) -> dict[NodeName, str]:
-    """Returns the other voters and their URLs. If the log does not open, they are the members last known from it, or
-    from the settings."""
+    """Returns the other voters and their URLs. If the log does not open, these are the members in its last known list,
+    or in the settings."""
     urls = restoration.members if member.log is None else member.members.urls
     names = urls if member.log is None else member.members.electable
     return {name: urls[name] for name in names if name != member.name}

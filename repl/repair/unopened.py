@@ -1,11 +1,12 @@
-"""A log that does not open because of damage: it is mended with any peer's blocks, or restored from a peer.
+"""Handles a log that does not open because of damage. A log that does not open is mended with blocks of other members,
+or restored from a member.
 
     mended    with copies of the lost blocks, if the remaining bytes, or the bytes around them, show the blocks' term
               and so their names; otherwise with blocks that peers call durable
     restored  once mending has failed ``MENDS_BEFORE_RESTORE`` times and every entry that this log can have
               acknowledged is durable at a peer, or older than the term of a durable end there; or if a person asks
 
-Until then the node is DAMAGED, and sends its peers the readable parts of its log.
+Until then the node's state is DAMAGED. A DAMAGED node sends other members the readable parts of its log.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from vlsn.repair.restore import NULL_END, End
 from vlsn.segments.directory import LOCK_NAME
 
 MENDS_BEFORE_RESTORE = 3
-"""The number of tries to mend, each ``RETRY_S`` apart."""
+"""The log is restored after this many failed tries to mend it, which are ``RETRY_S`` apart."""
 
 
 class Unopened:
-    """One node's log that does not open, from its last successful open to its next."""
+    """A node's log that does not open. The object is used from the log's last close until it opens again."""
 
     def __init__(self, member: Member, restoration: Restoration) -> None:
         self._member = member
@@ -38,7 +39,7 @@ class Unopened:
         self._last: tuple[int, int] | None = None
 
     async def run(self, error: Damaged) -> None:
-        """Tries until the log is mended, or replaced by a peer's. Then the log can be opened again."""
+        """Tries until the log is mended, or replaced by a member's log. After that the log can be opened again."""
         member, restoration = self._member, self._restoration
         member.set_state("DAMAGED", str(error))
         asked = asyncio.create_task(restoration.asked(), name="restore")
@@ -61,7 +62,7 @@ class Unopened:
         await restoration.run(why, durable=durable)
 
     async def _try(self, error: Damaged) -> bool:
-        """Mends the damage that ``error`` names. Returns whether the log may be opened again."""
+        """Mends the damage that ``error`` describes. Returns whether opening the log may be tried again."""
         member, number = self._member, parse_segment_name(error.file)
         try:
             if number is None:

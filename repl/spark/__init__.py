@@ -3,7 +3,7 @@
     from repl.spark import VlsnLogDataSource
     spark.dataSource.register(VlsnLogDataSource)
 
-The data source is imported only on first use, because ``options`` and ``errors`` need no PySpark.
+The data source is imported only on first use, so ``options`` and ``errors`` work without PySpark.
 """
 
 from typing import TYPE_CHECKING

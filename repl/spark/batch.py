@@ -1,4 +1,5 @@
-"""Batch reads: either the visible entries, in partitions over all sources, or every frame of one copy."""
+"""Batch reads. Visible mode reads the durable entries, in partitions over all sources. Physical mode reads every frame
+(a block's envelope) of one copy."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ from vlsn.ids import NUMBER_MAX
 from vlsn.limits import MIB
 
 CORES: Final = 4
-"""The smallest number of cores that a log is cut for, since a reader cannot ask Spark for the number of cores."""
+"""A log is divided for at least this many cores, because a data source cannot ask Spark for the number of cores."""
 PIECE_BYTES_MIN: Final = MIB
 """The smallest size of a partition in bytes; smaller partitions cost more time than they save."""
 
@@ -77,8 +78,8 @@ class PhysicalReader(DataSourceReader):  # type: ignore[misc]
 
 @dataclass
 class PiecePartition(InputPartition):  # type: ignore[misc]
-    """A piece of the log, and the index of the source that is tried first. ``group`` is the identity of the log's
-    group. ``term`` is the term of the entry before the piece, 0 if unknown."""
+    """A piece of the log, and the index of the source that is tried first. ``group`` identifies the log's group.
+    ``term`` is the term of the entry before the piece, 0 if unknown."""
 
     copy: int
     piece: Piece
@@ -87,7 +88,7 @@ class PiecePartition(InputPartition):  # type: ignore[misc]
 
 
 class VisibleReader(DataSourceReader):  # type: ignore[misc]
-    """Reads the entries that a majority has synced, each once."""
+    """Reads the entries that a majority has synced; each entry is read once."""
 
     def __init__(self, options: ReadOptions, names: tuple[str, ...]) -> None:
         self._options = places.placed(options)
@@ -109,7 +110,7 @@ class VisibleReader(DataSourceReader):  # type: ignore[misc]
     @each_one_line
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if not isinstance(partition, PiecePartition):
-            return  # Spark makes one empty task if there are no partitions
+            return  # without partitions, Spark runs one empty task
         asked = replace(self._options.asked, group=partition.group)
         shares, at, last = [Share(partition.copy, partition.piece)], partition.piece.first, partition.piece.last
         while shares:
@@ -127,9 +128,9 @@ class VisibleReader(DataSourceReader):  # type: ignore[misc]
                 at, shares = again(partial(self._left, at, last, asked, error))
 
     def _left(self, at: int, last: int, asked: Asked, error: VlsnLogError) -> tuple[int, list[Share]]:
-        """Finds the rest of VLSN ``at`` to ``last`` after a task failed with ``error`` because the log was cleaned past
-        ``at``. Returns the first VLSN left, and the shares from there. Raises ``error`` if the log was not cleaned past
-        ``at``, and ``Trimmed`` unless the cleaned VLSNs may be left out."""
+        """Plans the rest of a read of VLSN ``at`` to ``last`` whose task failed with ``error`` because the log was
+        cleaned past ``at``. Returns the first VLSN that remains, and the shares from that VLSN on. Raises ``error``
+        if the log was not cleaned past ``at``, and ``Trimmed`` unless the cleaned VLSNs may be left out."""
         copies = Copies.of(self._options.sources, asked)
         if copies.first <= at:
             raise error
@@ -138,9 +139,9 @@ class VisibleReader(DataSourceReader):  # type: ignore[misc]
 
 
 class PushdownReader(VisibleReader):
-    """Reads only the entries that match the query's conditions on ``vlsn`` and ``key``. Spark uses this reader only if
-    ``spark.sql.python.filterPushdown.enabled`` is set. PySpark 4.3 then has one plan for all uses of a load: the plan
-    for the conditions that were pushed last."""
+    """Reads only the entries that match the query's conditions on ``vlsn`` and ``key``. Spark uses this reader only
+    if ``spark.sql.python.filterPushdown.enabled`` is set. PySpark 4.3 then uses one plan for all queries of a load:
+    the plan with the conditions of the last query."""
 
     @one_line
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802
@@ -152,7 +153,7 @@ class PushdownReader(VisibleReader):
         return iter(left)
 
     def _takes(self, condition: Filter) -> bool:
-        """Narrows the read by one condition; returns False if Spark must evaluate the condition."""
+        """Narrows the read by one condition. Returns False if Spark must evaluate the condition itself."""
         column, value = getattr(condition, "attribute", ()), getattr(condition, "value", None)
         if column == ("vlsn",) and isinstance(value, int):
             match condition:
@@ -175,20 +176,20 @@ class PushdownReader(VisibleReader):
         return False
 
     def _takes_key(self, key: bytes) -> bool:
-        """Narrows the read to one key, which is not empty: in the log an empty key means no key, so in SQL nothing
-        equals it."""
+        """Narrows the read to one key. The key must not be empty, because an empty key in the log means no key, which
+        is null in SQL."""
         if self._keys is not None and not (self._keys.prefix and self._keys.has(key)):
             if self._keys != KeyFilter(key):
-                self._high = 0  # no entry has two keys, so nothing is read
+                self._high = 0  # no entry has two different keys, so nothing is read
             return True
         self._keys = KeyFilter(key)
         return True
 
 
 def rows_of_any(texts: Sequence[str], copy: int, piece: Piece, asked: Asked = AS_USUAL) -> Iterator[tuple[Rows, int]]:
-    """Yields the blocks of a piece as ``read_piece``, from source ``copy`` of ``texts``. If this source fails, another
-    source continues at the VLSN reached. If all sources fail, raises the first source's error; errors of nodes that
-    answer are preferred."""
+    """Yields the blocks of a piece as ``read_piece`` does, from source ``copy`` of ``texts``. If this source fails,
+    another source continues at the VLSN reached. If all sources fail, raises the first source's error, but prefers
+    the error of a node that has answered."""
     at = piece.first
     asked = replace(asked, give_up_s=asked.give_up_s / len(texts))
     failed: VlsnLogError | None = None

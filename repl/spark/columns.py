@@ -1,4 +1,4 @@
-"""Turns blocks into Arrow batches with the columns of visible mode, without a Python step for each entry.
+"""Turns blocks into Arrow batches with the columns of visible mode. No Python code runs for each entry.
 
 ``time`` is a timestamp, as Spark's windows, watermarks and dates need. ``txn`` is the first VLSN of the entry's
 transaction, null without a transaction; ``key`` is null for an entry without a key.
@@ -29,8 +29,8 @@ TYPES: Final = {
 
 def batch_of(rows: Rows, first: int, last: int, names: Sequence[str], keys: KeyFilter | None = None) -> Any | None:
     """Makes one record batch of the DATA entries from VLSN ``first`` to ``last`` (inclusive), with the columns
-    ``names`` in this order; returns None if there is no entry. The blocks must be checked and consecutive. The batch
-    may keep a reference to ``rows.buf``."""
+    ``names`` in this order. Returns None if there is no such entry. The blocks must be checked and consecutive. The
+    batch may keep a reference to ``rows.buf``."""
     vlsns = rows.vlsns()
     if not len(vlsns):
         return None

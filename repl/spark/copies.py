@@ -1,10 +1,11 @@
-"""Combines the copies of one group that a read names into one log, and finds the requested VLSNs in them.
+"""Combines several copies of one group's log into one log, and finds the requested VLSNs in the copies.
 
     n1   1 ──────────────────── 900            the VLSNs of each copy that the copy itself knows to be durable
     n2        200 ─────────────────── 1000
     read 1 ──────────────────── 900 │ 901 1000     pieces of n1, then of n2; nodes share the VLSNs that both have
 
-Above the VLSN that a copy knows to be durable, its entries may be of another history, whatever the other copies know.
+Of each copy, only entries that this copy itself knows to be durable are read. A copy's later entries may differ from
+those of the other copies.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ LAG_S: Final = 10.0
 """Seconds that lagging nodes have to reach the last VLSN that a read requests."""
 POLL_S: Final = 0.2
 TRIES: Final = 5
-"""The most tries of a read that fails, since a running node may have changed the files in between."""
+"""The most tries of a read that fails. A running node may have changed the files in between, so another try may
+succeed."""
 PAUSE_S: Final = 0.3
-"""The seconds between two such tries."""
+"""The seconds between two tries of a read."""
 R = TypeVar("R")
 
 
@@ -50,8 +52,8 @@ class Share:
 
 
 def again(work: Callable[[], R], before: Callable[[], None] = lambda: None) -> R:
-    """Returns the result of ``work``. If something cannot be read, calls ``before`` and tries again, since a running
-    node may have cleaned files away after the survey. Raises the error of ``work``; at once if a node is gone."""
+    """Returns the result of ``work``. If ``work`` cannot read something, calls ``before`` and tries again, because a
+    running node may have cleaned files since the survey. Raises the error of ``work``; at once if a node is gone."""
     tries = Retrying(
         retry=retry_if_exception(lambda error: isinstance(error, Unreadable) and not isinstance(error, Gone)),
         stop=stop_after_attempt(TRIES),
@@ -63,8 +65,8 @@ def again(work: Callable[[], R], before: Callable[[], None] = lambda: None) -> R
 
 
 def left_out(vlsn: int, first: int, options: ReadOptions) -> None:
-    """Reports that a read leaves out the cleaned VLSNs from ``vlsn`` up to, but not including, ``first``. Raises
-    ``Trimmed`` unless the options allow this."""
+    """Reports that a read leaves out the cleaned VLSNs from ``vlsn`` to ``first`` (exclusive). Raises ``Trimmed``
+    unless the options allow leaving them out."""
     gone = f"VLSN {vlsn} was cleaned away; the log begins at VLSN {first}"
     if options.fail_on_trim:
         raise Trimmed(f"{gone}: read from {first}, or set failOnTrim to false", first=first) from None
@@ -72,14 +74,15 @@ def left_out(vlsn: int, first: int, options: ReadOptions) -> None:
 
 
 def layout_of(source: Source) -> Layout:
-    """Surveys a copy. Raises ``Unreadable``, ``WrongVersion``, and ``Restoring`` for a half restored copy."""
+    """Surveys a copy: finds its segments and its durable end. Raises ``Unreadable``, ``WrongVersion``, and
+    ``Restoring`` for an incompletely restored copy."""
     if type(source) is DirectorySource:
         check_no_restore(PosixDisk(), source.path)
     return Layout(source, source.survey(0))
 
 
 def _surveyed(asked: Asked, text: str) -> Layout | Unreadable:
-    """Surveys the copy that ``text`` names; if its node does not answer, returns the error."""
+    """Surveys the copy that ``text`` names. If the copy's node does not answer, returns the error."""
     source = source_of(text, asked)
     try:
         return layout_of(source)
@@ -90,24 +93,24 @@ def _surveyed(asked: Asked, text: str) -> Layout | Unreadable:
 
 
 class Copies:
-    """The copies that answered, by their index among the sources. ``first`` and ``end`` are the group's first and last
-    VLSN; 0 and 0 for a log without entries."""
+    """The copies that answered, by their index among the sources. ``first`` and ``end`` are the group's first and
+    last VLSN; both are 0 for a log without entries."""
 
     def __init__(self, layouts: dict[int, Layout], group: str = "") -> None:
         self.layouts = layouts
         self.group = group
-        """The group's identity, as far as the copies know it."""
+        """The group's identity, or "" if no copy has it."""
         held = [layout for layout in layouts.values() if layout.first]
         self.first = min((layout.first for layout in held), default=0)
         self.end = max((layout.end for layout in held), default=0)
 
     @classmethod
     def of(cls, texts: Sequence[str], asked: Asked = AS_USUAL) -> Copies:
-        """Surveys all copies, nodes at the same time. A node that does not answer is reported and left out if another
-        copy is available. Raises ``Unreadable``, ``BadArgument`` for copies of several groups, and ``WrongGroup`` for
-        copies of another group."""
-        # Directories are surveyed one after the other: in threads, their many small reads take ten times as long,
-        # because the threads pass the interpreter lock to each other.
+        """Surveys all copies; nodes are surveyed at the same time. A node that does not answer is reported and left
+        out if another copy is available. Raises ``Unreadable``, ``BadArgument`` for copies of several groups, and
+        ``WrongGroup`` for copies of another group."""
+        # Directories are surveyed one after the other. Threads would take ten times as long for these many small reads,
+        # because they pass the interpreter lock to each other.
         nodes = [text for text in texts if is_url(text)]
         of_nodes = dict(zip(nodes, at_once(partial(_surveyed, asked), nodes), strict=True))
         surveyed = [of_nodes[text] if text in of_nodes else _surveyed(asked, text) for text in texts]
@@ -122,7 +125,7 @@ class Copies:
     @classmethod
     def asked(cls, options: ReadOptions) -> Copies:
         """Surveys the sources of a read, until one of them has the last requested VLSN and is as new as the options
-        require. Raises as ``of`` and ``reaching``, and ``TooFarBehind`` if no node can say which VLSN was the last
+        require. Raises as ``of`` and ``reaching``. Raises ``TooFarBehind`` if no node knows the VLSN that was last
         ``lag_max_s`` ago."""
         texts, asked = options.sources, options.asked
         last = max(options.to_vlsn if isinstance(options.to_vlsn, int) else 0, options.at_least)
@@ -133,9 +136,9 @@ class Copies:
 
     @classmethod
     def reaching(cls, texts: Sequence[str], vlsn: int, asked: Asked = AS_USUAL) -> Copies:
-        """Surveys as ``of`` until one of the copies has ``vlsn`` durable; running nodes have ``LAG_S`` to reach it.
-        Otherwise raises ``Lagging`` with the VLSN that was reached, because a read that stops early would lose entries
-        silently."""
+        """Surveys as ``of`` until one of the copies has ``vlsn`` durable; running nodes have ``LAG_S`` to reach it. If
+        no copy reaches it, raises ``Lagging`` with the VLSN that was reached. A read that ended there would lose
+        entries unnoticed."""
         deadline = time.monotonic() + LAG_S
         while True:
             copies = cls.of(texts, asked)
@@ -154,7 +157,7 @@ class Copies:
                 time.sleep(POLL_S)
 
     def bounds(self, options: ReadOptions) -> tuple[int, int]:
-        """Returns the first and the last of the requested VLSNs that exist, inclusive; if none exists, the last is
+        """Returns the first and the last of the requested VLSNs that exist, inclusive. If none exists, the last is
         below the first. Raises ``Trimmed`` if the beginning was cleaned away, unless the options allow this."""
         if not self.first:
             return 1, 0
@@ -170,8 +173,8 @@ class Copies:
         return max(first, self.first), last
 
     def shares(self, first: int, last: int, target_bytes: int) -> list[Share]:
-        """Cuts ``first`` to ``last`` into pieces, each in a copy that has the piece. Raises ``Damaged`` if no copy has
-        some VLSN."""
+        """Divides ``first`` to ``last`` into pieces, and assigns each piece to a copy that has it. Raises
+        ``Damaged`` if some VLSN is in no copy."""
         shares: list[Share] = []
         while first <= last:
             main = self.main(first)
@@ -181,7 +184,7 @@ class Copies:
         return shares
 
     def main(self, vlsn: int) -> int:
-        """Returns, of the copies that have ``vlsn``, the copy with the highest end. Raises ``Damaged`` if no copy has
+        """Returns the copy with the highest end among those that have ``vlsn``. Raises ``Damaged`` if no copy has
         ``vlsn``."""
         having = {index: layout for index, layout in self.layouts.items() if layout.holds(vlsn, vlsn)}
         if not having:
@@ -189,7 +192,8 @@ class Copies:
         return max(having, key=lambda index: (having[index].end, -index))
 
     def _shared(self, main: int, first: int, last: int, target_bytes: int) -> Iterator[Share]:
-        """Spreads the pieces over all nodes that have these VLSNs; a directory is not combined with other sources."""
+        """Distributes the pieces over all nodes that have these VLSNs. A directory is not combined with other
+        sources."""
         nodes = [main]
         if isinstance(self.layouts[main].source, LiveSource):
             nodes += [
@@ -208,7 +212,7 @@ class Copies:
                 yield Share(node, piece)
 
     def vlsn_at(self, time_us: int) -> int:
-        """Returns the VLSN of a time, from the copy with the highest end. Raises ``Unreadable``."""
+        """Returns the VLSN of a time, determined from the copy with the highest end. Raises ``Unreadable``."""
         failed: Unreadable | None = None
         for layout in self.layouts.values():
             if layout.end < self.end:
@@ -227,7 +231,8 @@ class Copies:
 
 
 def _has(source: Source, vlsn: int) -> bool:
-    """Says whether a running node's copy may have ``vlsn`` by now; only a survey makes sure."""
+    """Returns whether a running node's copy may have ``vlsn`` by now. Only a survey can make sure whether the copy has
+    the VLSN."""
     if not isinstance(source, LiveSource):
         return True
     try:

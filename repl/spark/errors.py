@@ -1,4 +1,4 @@
-"""Messages to the person who runs a query: one-line errors without a worker's traceback, and warnings."""
+"""Messages to the user of a query: one-line errors without a worker's traceback, and warnings."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 HIDE: Final = "SPARK_HIDE_TRACEBACK"
-"""PySpark's switch that hides tracebacks. A worker ends right after it reports an exception, so setting the switch
-affects no other error."""
+"""PySpark's environment variable that hides tracebacks. A worker ends right after it reports an exception, so
+setting the variable affects no other error."""
 
 
 def one_line(call: Callable[P, R]) -> Callable[P, R]:
@@ -47,12 +47,12 @@ def each_one_line(call: Callable[P, Iterator[R]]) -> Callable[P, Iterator[R]]:
 
 
 def quiet() -> None:
-    """Hides the traceback of the error that this process is about to report, if Spark runs it as a worker."""
+    """Hides the traceback of the error that this process is about to report, if this process is a worker of Spark."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is not None and (spec.name or "").startswith("pyspark."):
         os.environ[HIDE] = "1"
 
 
 def tell(text: str) -> None:
-    """Reports a deviation from the request on stderr, which Spark shows for workers, too."""
+    """Reports on stderr that a read differs from the request. Spark shows stderr of workers, too."""
     print(f"vlsnlog: {text}", file=sys.stderr, flush=True)

@@ -1,8 +1,10 @@
 """Finds the group of the sources by the unique name of its log, since several groups may have the same name.
 
-http://a:1   'demo' founded as 9f1c04aa52b0e371-1     from a node's status, or from a directory's first entry
-http://b:1   'demo' founded as 04d2c7714be09a55-1     refused together with the first, or if the first is expected
-data/old     'demo'                                   of an earlier version: it fits any group of that name
+    http://a:1   'demo' founded as 9f1c04aa52b0e371-1     from a node's status, or from a directory's first entry
+    http://b:1   'demo' founded as 04d2c7714be09a55-1     refused together with the first, or if the first is expected
+    data/old     'demo'                                   of an earlier version: it fits any group of that name
+
+Sources of different groups in one load are refused.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 ROUND_S: Final = 2.0
-"""Seconds that each node has to report its group before the next round of requests."""
+"""Each node has this many seconds to report its group, before all nodes are asked again."""
 
 
 class Group(NamedTuple):
-    """A group as a source reports it; ``founding`` is empty if the source does not know it."""
+    """A group as a source reports it. ``founding`` is the identity of its log; "" if the source does not know it."""
 
     name: str
     founding: str
@@ -36,8 +38,9 @@ class Group(NamedTuple):
 
 
 def one_group(found: Mapping[str, Group], meant: str) -> str:
-    """Checks that all sources are of one group, and of the group ``meant`` (empty: any). Returns the group's founding
-    as far as it is known. Raises ``BadArgument`` for sources of several groups, and ``WrongGroup``."""
+    """Checks that all sources belong to one group, and to the group with identity ``meant`` (empty: any). Returns
+    the group's identity, or "" if no source knows it. Raises ``BadArgument`` for sources of several groups, and
+    ``WrongGroup``."""
     known = {group.founding for group in found.values() if group.founding}
     if len({group.name for group in found.values()}) > 1 or len(known) > 1:
         of_each = {group: text for text, group in found.items()}
@@ -76,8 +79,8 @@ def _group_of(give_up_s: float, tls: TlsFiles, url: str) -> Group | Unreadable:
 
 
 def at_once(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """Returns the results of ``work`` on each item, in the order of the items. Several items run in threads of their
-    own, so that the waits for several nodes overlap."""
+    """Returns the results of ``work`` on each item, in the order of the items. Several items run in parallel
+    threads, so that the waits for several nodes overlap."""
     if len(items) < 2:
         return [work(item) for item in items]
     with ThreadPoolExecutor(len(items), "vlsnlog-source") as threads:

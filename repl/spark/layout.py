@@ -1,13 +1,16 @@
-"""Finds the positions of VLSNs in one copy: probes find visible blocks by position, and cuts make pieces.
+"""Finds the positions of VLSNs in one copy of the log.
 
     segments   00000007 │ 00000008 │ 00000009          positions count through all of them
     position   0 ───────┼──────────┼────────── total
     probe      finds the first whole, visible block from a position on: its position and its first VLSN
 
-1. The VLSNs of visible blocks rise with their positions. So a binary search finds a VLSN in some twenty probes of
-   64 KiB, and one probe finds a cut. Segment headers do not help, because a later rollback may change their VLSNs.
-2. A cut is at the beginning of a block, and the block's first VLSN says which VLSNs each piece must have.  A task that
-   finds different VLSNs raises an error, so a wrong probe never loses an entry.
+A visible block is one that was not rolled back. A probe finds the first visible block at or after a position.
+
+1. The VLSNs of visible blocks rise with their positions. So a binary search finds a VLSN in some twenty probes of 64
+   KiB, and one probe finds where to cut the log. Segment headers do not help, because a later rollback may change their
+   VLSNs.
+2. The log is cut only at the beginning of a block; the block's first VLSN shows which VLSNs each piece must have. A
+   task that finds different VLSNs raises an error, so a wrong probe never loses an entry.
 """
 
 from __future__ import annotations
@@ -32,16 +35,18 @@ from vlsn.limits import BODY_BYTES_MAX, KIB, MIB
 from vlsn.seams import Buffer
 
 PROBE_BYTES: Final = 64 * KIB
-"""Bytes read at first for a probe; if they contain no whole frame, four times as many are read next."""
+"""The bytes that a probe reads at first. If the bytes contain no complete frame, the probe then reads four times as
+many."""
 PROBE_BYTES_MAX: Final = 2 * (BODY_BYTES_MAX + MIB)
 """The most bytes of a probe, enough for the longest frame."""
 NEAR_BYTES: Final = 256 * KIB
-"""The distance at which a search ends, because reading a little too much costs less than more probes."""
+"""A binary search ends at this distance, because reading a little too much costs less than more probes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Bytes ``start`` to ``end`` (exclusive) of a segment; both are boundaries of frames."""
+    """Bytes ``start`` to ``end`` (exclusive) of a segment. ``start`` and ``end`` are boundaries of frames (the
+    envelopes of blocks)."""
 
     part: Part
     start: int
@@ -65,8 +70,8 @@ class _Block:
 
 
 class Layout:
-    """One surveyed copy; ``first`` and ``end`` are its first visible and its last durable VLSN, 0 and 0 for none.
-    ``group`` is the copy's group."""
+    """One surveyed copy. ``first`` is the copy's first visible VLSN and ``end`` its last durable VLSN; both are 0 for a
+    copy without entries. ``group`` is the copy's group."""
 
     def __init__(self, source: Source, survey: Survey) -> None:
         self.source = source
@@ -80,7 +85,8 @@ class Layout:
         self.total = self._starts.pop()
 
     def _founding(self) -> str:
-        """Reads the name of this copy's log from the log's first entry, if the copy has this entry."""
+        """Reads the name of this copy's log from the log's first entry. Returns "" if the copy no longer has this
+        entry."""
         if self.first != 1:
             return ""
         part = self._parts[0]
@@ -97,8 +103,8 @@ class Layout:
         return founding_of(own_entries(block, header).entries)
 
     def holds(self, first: int, last: int) -> bool:
-        """Says whether this copy has these VLSNs and itself knows them to be durable, since later entries may be of
-        another history."""
+        """Returns whether this copy has these VLSNs and itself knows them to be durable. Entries after the copy's
+        durable end may differ from those of other copies."""
         return 0 < self.first <= first and last <= self.end
 
     def bytes_of(self, first: int, last: int) -> int:
@@ -106,7 +112,7 @@ class Layout:
         return self._end_of(last) - self._start_of(first)
 
     def pieces(self, first: int, last: int, target_bytes: int) -> list[Piece]:
-        """Cuts VLSN ``first`` to ``last`` into pieces of about ``target_bytes``, at segment boundaries where
+        """Divides VLSN ``first`` to ``last`` into pieces of about ``target_bytes``, at segment boundaries where
         possible."""
         assert self.holds(first, last)
         low = self._start_of(first)
@@ -129,23 +135,23 @@ class Layout:
         ]
 
     def cut(self, first: int, last: int, target_bytes: int) -> int:
-        """Returns the end (exclusive) of about ``target_bytes`` of log from ``first`` on: the first VLSN of the next
+        """Returns the VLSN at which to cut the log about ``target_bytes`` after ``first``: the first VLSN of a
         block, or ``last`` + 1 if the log is shorter."""
         low, bound = self._search(first, min(NEAR_BYTES, target_bytes // 8))
         block = self._probe(low + target_bytes) if low + target_bytes < self.total else None
         if block is not None and block.first_vlsn <= first:
-            block = self._probe(bound)  # a block larger than all requested bytes
+            block = self._probe(bound)  # one block is larger than all requested bytes
         return min(block.first_vlsn, last + 1) if block is not None and block.first_vlsn > first else last + 1
 
     def holding(self, vlsn: int) -> Piece:
-        """Returns the piece of one VLSN, which must not be above the copy's last VLSN, whether known to be durable or
-        not."""
+        """Returns the piece that contains one VLSN. The VLSN must not be above the copy's last VLSN, but need not be
+        durable."""
         low, high = self._search(vlsn)
         return Piece(vlsn, vlsn, tuple(self._extents(low, high)))
 
     def _cuts(self, low: int, high: int, target: int) -> Iterator[int]:
-        """Yields the positions to cut at. Segments larger than 1.5 targets are cut inside; smaller segments are joined
-        and cut only at their boundaries."""
+        """Yields the positions to cut at. A segment larger than 1.5 targets is cut inside. Smaller segments are
+        joined, and cut only at their boundaries."""
         gathered = 0
         for start, part in zip(self._starts, self._parts, strict=True):
             begin, end = max(start, low), min(start + part.end, high)
@@ -167,15 +173,15 @@ class Layout:
                 yield Extent(part, begin, end)
 
     def _start_of(self, vlsn: int) -> int:
-        """Finds the beginning of a frame at or before the block that contains ``vlsn``."""
+        """Finds the beginning of a frame that is at or before the block with ``vlsn``."""
         if vlsn <= self.first:
             return 0
         return self._search(vlsn)[0]
 
     def _end_of(self, vlsn: int) -> int:
-        """Finds the beginning of a frame, or the end of the log, after the block that contains ``vlsn``."""
+        """Finds the beginning of a frame after the block with ``vlsn``, or the end of the log."""
         if vlsn >= self.end:
-            return self.total  # the rest also has entries not known to be durable: a task skips them
+            return self.total  # the rest also has entries that are not known to be durable; a task skips such entries
         return self._search(vlsn)[1]
 
     def _search(self, vlsn: int, near: int = NEAR_BYTES) -> tuple[int, int]:
@@ -193,7 +199,7 @@ class Layout:
         return low, bound
 
     def _probe(self, position: int) -> _Block | None:
-        """Finds the first visible block that begins at or after ``position``; None if there is none."""
+        """Finds the first visible block that begins at or after ``position``. Returns None if there is none."""
         index = max(bisect_right(self._starts, position) - 1, 0)
         offset = position - self._starts[index]
         for start, part in zip(self._starts[index:], self._parts[index:], strict=True):
@@ -224,9 +230,9 @@ class Layout:
 
 
 def first_block(buf: Buffer, base: int, salt: int) -> tuple[tuple[int, int] | None, int | None]:
-    """Finds the first visible block whose frame is whole in ``buf``, which begins at file offset ``base``. Returns the
-    block's offset and first VLSN. If there is no such block, returns the offset after the other frames, from which to
-    continue; None if no frame is whole."""
+    """Finds the first visible block whose frame is complete in ``buf``, which begins at file offset ``base``. Returns
+    the block's offset and first VLSN. If ``buf`` has no such block, returns the offset at which to continue, after the
+    last complete frame; None if no frame is complete."""
     at = scan.find_frame_after(buf, base, base, salt)
     if at is None:
         return None, None

@@ -1,9 +1,9 @@
-"""Options of the data source: their names as the docs write them, their values, and their uses.
+"""Options of the data source: their names, their values, and the uses in which each is allowed.
 
     .option("form", 100)   →   BadArgument: vlsnlog has no option 'form'; did you mean 'from'?
 
-Spark lower-cases names, so they are looked up without case and shown as the docs write them.  Values come as text.
-Pure.
+Spark changes option names to lower case. So option names are compared without case, and shown in errors as the
+documentation writes them. Values are passed as text. All functions here are pure.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from vlsn.limits import KEY_BYTES_MAX, KIB, MIB
 from vlsn.times import time_of
 
 PARTITION_BYTES: Final = 32 * MIB
-"""Bytes of log in a partition, unless smaller partitions are needed to keep all cores busy."""
+"""The bytes of log in one partition. Partitions are smaller if that is needed to keep all cores busy."""
 PARTITION_BYTES_MIN: Final = 64 * KIB
 PARTITION_BYTES_MAX: Final = 1 << 40
 PATH_CHARS_MAX: Final = 4_096
 SOURCES_MAX: Final = 64
-"""Sources of one group in one ``load``."""
+"""The most sources of one group in one ``load``."""
 
 _UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _SIZE: Final = re.compile(r"([0-9]{1,18})\s*([bkmg]?)(i?b)?\Z")
@@ -37,7 +37,7 @@ _DIGITS: Final = re.compile(r"[0-9]{1,19}\Z")
 
 
 class Use(Enum):
-    """The four ways to use the source, as an error names them."""
+    """The four ways to use the data source, with the names that an error shows."""
 
     BATCH = "spark.read"
     STREAM = "spark.readStream"
@@ -47,9 +47,10 @@ class Use(Enum):
 
 class Mode(StrEnum):
     VISIBLE = "visible"
-    """The entries that a majority has synced, each once, as every reader of the log sees them."""
+    """Mode visible: reads the entries that a majority has synced, each once, like every reader of the log."""
     PHYSICAL = "physical"
-    """Every frame of one copy as stored: also rolled-back, damaged and not yet durable ones."""
+    """Mode physical: reads every frame (a block's envelope) of one copy as stored, including rolled-back, damaged and
+    not yet durable ones."""
 
 
 class Place(Enum):
@@ -151,7 +152,8 @@ def founding(text: str) -> str:
 
 
 def reset(text: str) -> int | bool:
-    """Parses which state of a sink is removed: the state that a VLSN has set, or the state of another query."""
+    """Parses the option that forgets a sink's state: a VLSN names the state to forget, true means the state of
+    another query."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     if _DIGITS.match(text) and 1 <= int(text) <= NUMBER_MAX:
@@ -185,7 +187,7 @@ _SIZES: Final = size(PARTITION_BYTES_MIN, PARTITION_BYTES_MAX)
 OPTIONS: Final = {
     option.name.lower(): option
     for option in (
-        Option("path", str, EVERY),  # Spark's own name for the argument of .load(…)
+        Option("path", str, EVERY),  # Spark stores the argument of .load(…) in this option
         Option("paths", _listed, EVERY),
         Option("mode", mode, _BATCH, "mode"),
         Option("from", vlsn, READS, "from_vlsn"),
@@ -209,7 +211,7 @@ OPTIONS: Final = {
         Option("tlsCert", pem_path, EVERY, shown=False),
         Option("tlsKey", pem_path, EVERY, shown=False),
         Option("run", name, frozenset({Use.WRITE}), "run"),
-        Option("checkpointLocation", str, frozenset({Use.SINK})),  # Spark's own
+        Option("checkpointLocation", str, frozenset({Use.SINK})),  # an option of Spark itself
         Option("pushdown", switch, _BATCH, "pushdown"),
     )
 }
@@ -217,18 +219,18 @@ OPTIONS: Final = {
 
 TLS_OPTIONS: Final = ("tlsCa", "tlsCert", "tlsKey")
 _OF_A_CATALOG: Final = "provider"
-"""A property that Spark's catalogs add to the options of their tables."""
+"""A property that Spark's catalogs add to the options of their tables, and no user sets."""
 TABLES: Final = (
     "PySpark gives the options of a table in its catalog to no Python data source, so a table cannot say which log it "
     "is: CREATE TEMPORARY VIEW name USING vlsnlog OPTIONS (path 'URL,URL'), or say it in each query: "
     "FROM name WITH (path = 'URL,URL')"
 )
-"""The hint for a user who creates or reads such a table."""
+"""The hint for a user who creates a table, or reads one without a source."""
 
 
 def check_names(given: Mapping[str, str]) -> None:
     """Raises ``BadArgument`` for an unknown option, with the name that was probably meant, and for the options of a
-    table in a catalog."""
+    catalog's table."""
     if _OF_A_CATALOG in map(str.lower, given):
         raise BadArgument(f"CREATE TABLE … USING vlsnlog: {TABLES}")
     for name in sorted(given):
@@ -240,7 +242,7 @@ def check_names(given: Mapping[str, str]) -> None:
 
 
 def parsed(given: Mapping[str, str], use: Use) -> dict[str, Any]:
-    """Parses all passed options, by their own names. Raises ``BadArgument`` for an unknown option, an option of another
+    """Parses all options, by their own names. Raises ``BadArgument`` for an unknown option, an option of another
     use, or a wrong value."""
     check_names(given)
     values: dict[str, Any] = {}
@@ -258,13 +260,13 @@ def parsed(given: Mapping[str, str], use: Use) -> dict[str, Any]:
 
 
 def fields_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the parsed options that have a field, by its name."""
+    """Returns the parsed options that are stored in a field, by the field's name."""
     fields = {OPTIONS[name.lower()].field: value for name, value in values.items()}
     return {field: value for field, value in fields.items() if field}
 
 
 def sources_of(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the sources of ``load``, separated by commas, each once, in their order. Raises ``BadArgument``."""
+    """Returns the sources of ``load``, which are separated by commas: each once, in order. Raises ``BadArgument``."""
     texts = [values["path"]] if "path" in values else []
     texts += values.get("paths", ())
     found = tuple(dict.fromkeys(part.strip() for text in texts for part in text.split(",") if part.strip()))
@@ -299,8 +301,8 @@ AS_USUAL: Final = Asked()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """Options of a batch or of a stream's beginning, checked. ``from_vlsn`` and ``to_vlsn`` are inclusive; the time
-    ``until_us`` is exclusive, so that days follow on one another."""
+    """The checked options of a batch read, or of a stream's beginning. ``from_vlsn`` and ``to_vlsn`` are inclusive.
+    The time ``until_us`` is exclusive, so that one day's read ends where the next begins."""
 
     sources: tuple[str, ...]
     asked: Asked = AS_USUAL

@@ -1,9 +1,11 @@
-"""A segment's entries as Arrow record batches, a row an entry, without a Python step for each entry or block.
+"""Turns a segment's entries into Arrow record batches with one row for each entry. No Python code runs for each entry
+or block.
 
-``durable`` means that a majority is known to have synced the entry: it is at or below the source's DTVLSN, and was not
-rolled back.  Such an entry is never rolled back, so a row with ``durable`` stays true for ever. Damaged frames come
-last, a row each: their position, their VLSN if the header is whole, and no value.  If the checksum of a sidecar proves
-a segment whole, its frames are not checked one by one.
+``durable`` in a row means that a majority is known to have synced the entry. The entry is at or below the source's
+durable end (DTVLSN), and was not rolled back. A durable entry is never rolled back, so ``durable`` stays true in later
+reads. Damaged frames (envelopes of blocks) come last, one row each: their position, their VLSN if the header is intact,
+and no value. If the checksum in a sidecar (a segment's index file) proves the segment unchanged, its frames are not
+checked one by one.
 """
 
 from __future__ import annotations
@@ -50,13 +52,14 @@ SCHEMA: Final = pa.schema(
     ]
 )
 BATCH_BYTES: Final = 4 << 20
-"""Bytes of the segment in a batch; a batch has at least one block."""
+"""The bytes of a segment that one batch covers. A batch has at least one block."""
 _KINDS: Final = pa.array([kind.name for kind in EntryKind])
 
 
 def log_batches(source: Source, parts: Sequence[Part] | None = None, node: str = "", durable: int = 0) -> Iterator[Any]:
-    """Yields some parts of a source, or all; ``node`` is its name, ``durable`` its DTVLSN. One segment at a time is in
-    memory, in one buffer that is reused: new memory costs more than all other steps. Raises ``Unreadable``."""
+    """Yields the entries of some segments of a source, or of all. ``node`` is the source's name, ``durable`` its
+    durable end (DTVLSN). One segment at a time is in memory, in one buffer that is reused, because new memory costs
+    more than all other steps. Raises ``Unreadable``."""
     if parts is None:
         survey = source.survey(0)
         parts, node, durable = survey.parts, survey.node, survey.dtvlsn
@@ -69,8 +72,8 @@ def log_batches(source: Source, parts: Sequence[Part] | None = None, node: str =
 def segment_batches(
     buf: Buffer, part: Part, node: str, *, durable: int, sidecar: bytes | None = None, batch_bytes: int = BATCH_BYTES
 ) -> Iterator[Any]:
-    """Yields batches of a segment; ``buf`` is its file from the first byte to ``part.end``. The batches keep no
-    reference to it."""
+    """Yields batches of one segment. ``buf`` is the segment's file from the first byte to ``part.end``. The batches
+    keep no reference to ``buf``."""
     placed, bad = _placed(buf, part, sidecar)
     low = 0
     while low < len(placed.offsets):
@@ -86,7 +89,7 @@ def segment_batches(
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """Frames of intact blocks, by column; ``lengths`` are the lengths of their payloads."""
+    """The frames of intact blocks, by column. ``lengths`` are the lengths of the frames' payloads."""
 
     offsets: scan.Offsets
     lengths: NDArray[np.int64]
@@ -111,8 +114,8 @@ def _placed(buf: Buffer, part: Part, sidecar: bytes | None) -> tuple[_Placed, se
 
 
 def proven_frames(buf: Buffer, part: Part, data: bytes) -> scan.Walk | None:
-    """Finds the frames of a segment if the one checksum in its sidecar proves the segment unchanged. Otherwise, or if
-    the sidecar is of another segment, returns None; the audit reports such a sidecar."""
+    """Finds the frames of a segment if the checksum in its sidecar proves the segment unchanged. Returns None if the
+    checksum does not match, or if the sidecar belongs to another segment, which the audit reports."""
     try:
         sidecar = Sidecar.decode(data)
     except BadBody:
@@ -127,7 +130,7 @@ def proven_frames(buf: Buffer, part: Part, data: bytes) -> scan.Walk | None:
 
 
 def _window(buf: Buffer, some: _Placed, bad: set[int]) -> tuple[_Placed, Rows] | None:
-    """Returns the blocks that can be decoded, and their rows, or None without any. Adds the offsets of the others to
+    """Returns the blocks that can be decoded, and their rows, or None. Adds the offsets of the other blocks to
     ``bad``."""
     headers = scan.block_headers(buf, 0, some.offsets)
     right = heads_good(headers) & (headers["body_bytes"].astype(np.int64) + BLOCK_BYTES == some.lengths)
@@ -185,6 +188,6 @@ def _damaged(buf: Buffer, offsets: list[int], part: Part, node: str) -> Any:
             header = decode_header(memoryview(buf), offset + FRAME_BYTES)
             row |= {"vlsn": header.first_vlsn, "term": header.term, "time": header.clock_us}
         except BadBody:
-            pass  # its header cannot be trusted
+            pass  # a header that cannot be trusted gives no VLSN
         rows.append(row)
     return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)

@@ -1,4 +1,4 @@
-"""Sources by their text: a node's URL, a directory, or any URL of fsspec to a directory."""
+"""Finds sources by their text: a node's URL, a directory, or any URL of fsspec to a directory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Options = TypeVar("Options", bound=ReadOptions)
 
 
 def is_url(text: str) -> bool:
-    """Says whether ``text`` names a running node."""
+    """Returns whether ``text`` is the URL of a running node."""
     return text.startswith(("http://", "https://"))
 
 
@@ -28,7 +28,7 @@ def with_files(options: Options) -> Options:
 
 
 def placed(options: Options) -> Options:
-    """Returns the options with absolute paths, since a task has another working directory."""
+    """Returns the options with absolute paths, because a task of Spark has another working directory."""
     return replace(options, sources=tuple(text if "://" in text else os.path.abspath(text) for text in options.sources))
 
 
@@ -49,8 +49,8 @@ def checked(files: TlsFiles) -> TlsFiles:
 
 
 def source_of(text: str, asked: Asked = AS_USUAL) -> Source:
-    """Returns the source that ``text`` names, read as ``asked`` says. Raises ``BadArgument``, and ``Unreadable`` for a
-    URL scheme that no installed package reads."""
+    """Returns the source that ``text`` names, with the settings ``asked``. Raises ``BadArgument``, and
+    ``Unreadable`` for a URL scheme that no installed package reads."""
     if "://" in text and not is_url(text):
         from repl.spark.remote import RemoteDirectory
 

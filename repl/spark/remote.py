@@ -1,7 +1,7 @@
 """A node's directory at any URL that fsspec reads: ``s3://…``, ``gs://…``, ``file://…``, ``zip://…``.
 
-It is a copy, a backup, or a mounted volume, in which no node is expected to run.  Segments are read by ranges. The
-state store, some KiB, is fetched to a temporary directory, since LMDB opens local files only.
+The directory is a copy, a backup, or a mounted volume; no node runs in it. Segments are read by ranges of bytes. The
+state store, some KiB, is fetched to a temporary directory, because LMDB opens local files only.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def opened(url: str) -> tuple[Any, str]:
         raise BadArgument(f"{url}: {error}") from None
     except ValueError as error:
         raise BadArgument(f"{url}: {error}; a source is http:// URLs, a directory, or a URL of fsspec") from None
-    except Exception as error:  # each file system has its own types
+    except Exception as error:  # each file system raises its own types of errors
         raise Unreadable(f"{url}: {_said(error)}") from error
     return files, str(path).rstrip("/")
 
 
 class RemoteDisk:
-    """The part of a disk that reading a directory needs. Every failure is an ``OSError``."""
+    """The part of a disk's interface that is needed to read a directory. Every failure is an ``OSError``."""
 
     def __init__(self, url: str) -> None:
         self._files, _ = opened(url)
@@ -71,7 +71,7 @@ class RemoteDisk:
 
 
 class RemoteFile:
-    """One file, read by ranges."""
+    """One remote file, read by ranges of bytes."""
 
     def __init__(self, files: Any, path: str) -> None:
         self._files = files
@@ -91,12 +91,12 @@ class RemoteFile:
         return len(data)
 
     def close(self) -> None:
-        pass  # each range is a request of its own; nothing is open
+        pass  # nothing to close: each range is read by a separate request
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteDirectory(DirectorySource):
-    """``text`` is the URL, ``path`` the directory in its file system."""
+    """A node's directory at a URL. ``text`` is the URL, ``path`` the directory in its file system."""
 
     @classmethod
     def of(cls, url: str) -> RemoteDirectory:
@@ -115,10 +115,10 @@ class RemoteDirectory(DirectorySource):
         return Mappings()  # LMDB opens local files only
 
     def modified_us(self, part: Part) -> int:
-        return 0  # each store has its own kind of time
+        return 0  # a file's time is not known here, because each store reports times in its own way
 
     def sizes(self) -> Sizes:
-        return Sizes()  # a store does not report blocks on a disk
+        return Sizes()  # the space on disk is not known here, because a store does not report disk blocks
 
     def stated(self, *, live: bool) -> Stated:
         disk = self.disk()
@@ -153,7 +153,7 @@ class RemoteDirectory(DirectorySource):
 
 
 def _asked(call: Any, *args: Any, **named: Any) -> Any:
-    """Calls a file system; turns whatever it raises into ``OSError``."""
+    """Calls a function of a file system. Turns any error into ``OSError``."""
     try:
         return call(*args, **named)
     except OSError:

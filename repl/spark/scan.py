@@ -1,8 +1,9 @@
-"""The visible blocks of a piece of one copy, checked, by column, with no VLSN left out.
+"""Reads the visible blocks of a piece of one copy: checked, in columns, with every VLSN of the piece.
 
-A frame's checksum, or its segment's in the sidecar, covers every byte. Headers must match their own checksums, offsets
-must rise, and a block must begin where the last one ended.  Overmarked blocks are skipped, and so are records, damaged
-or not. The only error is a missing VLSN, raised at that VLSN, after all entries before it were read.
+A visible block is one that was not rolled back. The checksum of a block's frame, or of the whole segment in the sidecar
+(index file), covers every byte. Headers must match their own checksums, offsets must rise, and each block must begin at
+the VLSN after the block before. Rolled-back blocks and local records are skipped, even damaged ones. The only error is
+a missing VLSN. The error is raised at the missing VLSN, after all entries before it were read.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from vlsn.limits import MIB
 from vlsn.seams import Buffer
 
 WINDOW_BYTES: Final = 4 * MIB
-"""Bytes of a segment whose entries are read by column at once; at least one block."""
+"""The bytes of a segment that are decoded together by column; at least one block."""
 
 
 def read_piece(source: Source, piece: Piece) -> Iterator[tuple[Rows, int]]:
-    """Yields the blocks of the piece's VLSNs, in order, each with the VLSN after it. The buffer of their bytes is
-    reused for the next segment. Raises ``Damaged``, and the errors of the source."""
+    """Yields the blocks with the piece's VLSNs, in order, each with the VLSN after the block. The buffer with the
+    blocks' bytes is reused for the next segment. Raises ``Damaged``, and the errors of the source."""
     at = piece.first
     into = bytearray(max((extent.end - extent.start for extent in piece.extents), default=0))
     for extent in piece.extents:
@@ -68,14 +69,15 @@ def read_piece(source: Source, piece: Piece) -> Iterator[tuple[Rows, int]]:
 
 
 def _rows(buf: Buffer, places: I64, heads: NDArray[np.void]) -> Rows:
-    """Returns the rows of blocks that begin at ``places`` of ``buf``, over the bytes of these blocks only."""
+    """Returns the rows of the blocks that begin at ``places`` in ``buf``. The rows refer only to the bytes of these
+    blocks."""
     base = int(places[0])
     end = int(places[-1]) + padded(BLOCK_BYTES + int(heads["body_bytes"][-1]))
     return Rows(memoryview(buf)[base:end], places - base, heads)
 
 
 def _block_offsets(buf: Buffer, extent: Extent, source: Source) -> I64:
-    """Finds the visible blocks whose frames are whole, by file offset."""
+    """Finds the visible blocks whose frames are complete, by file offset."""
     part = extent.part
     if extent.start == 0 and extent.end == part.end:
         sidecar = source.sidecar(part)
@@ -94,7 +96,7 @@ def _block_offsets(buf: Buffer, extent: Extent, source: Source) -> I64:
 
 
 def _fitting(buf: Buffer, base: int, found: scan.Walk) -> I64:
-    """Selects the visible blocks that fill their frames."""
+    """Selects the visible blocks that exactly fill their frames."""
     blocks = found.visible()
     heads = scan.block_headers(buf, base, blocks.offsets)
     fits = blocks.headers["length"].astype(np.int64) == heads["body_bytes"].astype(np.int64) + BLOCK_BYTES

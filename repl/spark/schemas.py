@@ -1,4 +1,4 @@
-"""Schemas of the two modes, and the columns that ``.schema(…)`` may select."""
+"""The schemas of the two modes (visible and physical), and the columns that ``.schema(…)`` may select."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SCHEMAS: Final = {Mode.VISIBLE: VISIBLE, Mode.PHYSICAL: PHYSICAL}
 
 
 def check_schema(schema: StructType, mode: Mode) -> tuple[str, ...]:
-    """Returns the requested columns in their order. They must be columns of the mode, each once, with its type. Raises
-    ``BadArgument``."""
+    """Returns the requested columns in order. Each must be a column of the mode, of the right type, and requested
+    once. Raises ``BadArgument``."""
     known = SCHEMAS[mode]
     names: list[str] = list(schema.names)
     for field in schema.fields:

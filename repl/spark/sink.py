@@ -2,8 +2,9 @@
 
     task ─► commit message: its rows as Arrow, LZ4 ─► driver ─► parts, each one transaction with the sink's state
 
-Tasks write nothing, since Spark decides at the commit which of their attempts counts.  The rows are in the order of the
-partitions and, in each, of its rows.  ``batchBytesMax`` limits the bytes that the driver holds at once.
+Tasks write nothing to the log, because Spark decides only at the commit which attempt of a task counts. Rows keep
+the order of the partitions, and the order within each partition. ``batchBytesMax`` limits the bytes that the driver
+holds at once.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from vlsn.errors import BadArgument, TooLarge
 from vlsn.limits import ENTRY_BYTES_MAX, KEY_BYTES_MAX
 
 QUERY_ID: Final = "sql.streaming.queryId"
-"""The task's property with Spark's id of the query, which is stored in the checkpoint."""
+"""The task's property with Spark's id of the query. Spark stores the id in the checkpoint."""
 CALL_S: Final = 30.0
-"""Seconds for which one call to the log is repeated, before the state of the whole batch is read again."""
+"""One call to the log is repeated for this many seconds. After that the state of the whole batch is read again."""
 
 
 @dataclass
 class Rows(WriterCommitMessage):  # type: ignore[misc]
-    """A task's rows: an Arrow stream, empty for none; ``size`` without its compression."""
+    """A task's rows as an Arrow stream, empty for no rows. ``size`` is the rows' size before compression."""
 
     query: str
     count: int
@@ -94,7 +95,7 @@ def rows_of(batches: Iterator[Any], options: SinkOptions) -> Rows:
 
 
 def check_size(size: int, options: SinkOptions) -> None:
-    """Raises ``TooLarge`` if the batch is over the driver's limit."""
+    """Raises ``TooLarge`` if the batch exceeds the driver's limit."""
     if size > options.batch_bytes_max:
         raise TooLarge(
             f"a batch of {size} bytes or more; batchBytesMax is {options.batch_bytes_max}. The driver holds a batch "
@@ -139,7 +140,7 @@ def _column(column: Any) -> tuple[Any, Any]:
 
 
 class _Sink:
-    """The tasks' part of both sinks, and the rows at the driver."""
+    """The part that both sinks share: their tasks, and the collection of rows at the driver."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -149,7 +150,7 @@ class _Sink:
         return rows_of(iterator, self._options)
 
     def _rows(self, messages: list[WriterCommitMessage | None]) -> BatchRows:
-        """Returns the rows and drops the messages: the driver has memory for one of the two."""
+        """Returns the rows and drops the messages, because the driver has memory for only one of the two."""
         rows = batch_rows(messages, self._options)
         messages.clear()
         return rows
@@ -167,7 +168,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):  # type: ignore[misc]
         asyncio.run(_written(self._options, Batch(self._options.sink, query, batchId, rows.count), rows))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Does nothing: the log has nothing of it, or Spark repeats it."""
+        """Does nothing: the log has no rows of the batch, or Spark repeats the batch."""
 
 
 class BatchSink(_Sink, DataSourceArrowWriter):  # type: ignore[misc]
@@ -180,7 +181,7 @@ class BatchSink(_Sink, DataSourceArrowWriter):  # type: ignore[misc]
         asyncio.run(_written(options, batch, rows))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Does nothing: tasks write nothing, and the log keeps what a commit has logged."""
+        """Does nothing: tasks write nothing to the log, and a commit in the log stays."""
 
 
 async def _written(options: SinkOptions, batch: Batch | None, rows: BatchRows) -> Written:

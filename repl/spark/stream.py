@@ -1,15 +1,16 @@
-"""A stream: new durable entries, a micro-batch at a time, each entry once; ``stream_copies`` streams directories.
+"""A stream: new durable entries, one micro-batch at a time, each entry once. ``stream_copies`` streams directories.
 
     offset {"vlsn": 412, "term": 3, "group": "9f1c04aa52b0e371-1"}
                   everything below VLSN 412 of that group was read, and the entry before it was of term 3
 
-Every request names term and group.  A node refuses if it is of another group, or if its log has another entry there,
-because an operator discarded durable entries; then nothing after the offset is read.  Offsets of earlier versions name
-no group.  If the log was cleaned beyond an offset, the query ends, or continues at the first remaining entry
-(``failOnTrim``). Then ``skipped`` in the offset counts the VLSNs that were left out.
+Every request names the offset's term and group. A node refuses the request if it belongs to another group. A node also
+refuses if its log has another entry before the offset, because an operator discarded durable entries. After a refusal
+nothing is read. Offsets of earlier versions name no group. If the log was cleaned beyond an offset, the query ends, or
+continues at the first remaining entry (``failOnTrim``). If the query continues, ``skipped`` in the offset counts the
+VLSNs that were left out.
 
-The driver asks where the log may be cut (``Client.spans``) and reads no entries.  A task reads its run from any node;
-if that node fails, it continues at another one.
+The driver asks at which VLSNs the log can be divided (``Client.spans``) and reads no entries. A task reads its VLSNs
+from any node; if that node fails, it continues at another node.
 """
 
 from __future__ import annotations
@@ -44,24 +45,25 @@ from vlsn.limits import MIB
 T = TypeVar("T")
 
 PARTITIONS: Final = 8
-"""Partitions of a micro-batch, unless ``partitionBytes`` requires more …"""
+"""The number of partitions of a micro-batch, within the limits of ``partitionBytes`` and ``PARTITION_BYTES_MIN``."""
 PARTITION_BYTES_MIN: Final = MIB
-"""… or they would be smaller than this."""
+"""The smallest size of a partition in bytes. A small micro-batch has fewer partitions instead."""
 PARTITIONS_MAX: Final = 256
 ASK_S: Final = 60.0
-"""Seconds for which a request is repeated from node to node before the query fails, and Spark starts the task again;
-``giveUpSeconds`` overrides it."""
+"""A request is repeated for this many seconds, from node to node, before the query fails and Spark starts the task
+again. ``giveUpSeconds`` overrides it."""
 OWN_SHARE: Final = 0.75
-"""Share of that time after which the client itself fails: its error gives the reason, if any node answered."""
+"""The client itself fails after this share of the time for a request. Its error includes the reason that a node
+gave, if any answered."""
 
 Offset = dict[str, Any]
-"""``vlsn``, ``term``, ``skipped`` unless 0, and ``group`` if known."""
+"""The offset of a stream: ``vlsn``, ``term``, ``skipped`` if not 0, and ``group`` if known."""
 
 
 @dataclass
 class RunPartition(InputPartition):  # type: ignore[misc]
-    """VLSN ``first`` to ``last``, inclusive. ``term`` is that of the entry before ``first``, 0 if unknown; ``group`` is
-    the group of the log."""
+    """The VLSNs ``first`` to ``last`` (inclusive) that one task reads. ``term`` is the term of the entry before
+    ``first``, 0 if unknown; ``group`` is the group of the log."""
 
     first: int
     last: int
@@ -70,7 +72,7 @@ class RunPartition(InputPartition):  # type: ignore[misc]
 
 
 class Followed(Protocol):
-    """The log as the driver reads it: a group's nodes, or copies of their directories."""
+    """The log as the driver reads it: from a group's nodes, or from copies of their directories."""
 
     def vlsn_at(self, time_us: int) -> int: ...
 
@@ -97,10 +99,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         self._options = options
         self._names = names
         self._until = NUMBER_MAX
-        """The VLSN after the last one of a query that ends by itself (``Trigger.AvailableNow``)."""
+        """For a query that ends by itself (``Trigger.AvailableNow``): the VLSN after the last one to read."""
         self._latest: Offset | None = None
         self._known: str | None = None
-        """The group of the sources; empty if they do not report it, None before the first request."""
+        """The group of the sources: empty if they do not report it, and None before the first request."""
 
     @one_line
     def initialOffset(self) -> Offset:  # noqa: N802
@@ -173,7 +175,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
             except Trimmed as error:
                 begin, term = self._left(begin, error), 0
                 continue
-            if not cut.spans:  # this node lags: a task waits for another one
+            if not cut.spans:  # this node lags, so a task waits for another node
                 self._check_reached(group, end)
                 found.append(RunPartition(begin, last, term, group))
                 break
@@ -185,7 +187,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
     @each_one_line
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if not isinstance(partition, RunPartition):
-            return  # Spark makes one empty task if there are no partitions
+            return  # without partitions, Spark runs one empty task
         keys = KeyFilter.of(None, self._options.key_prefix)
         at, term, last = partition.first, partition.term, partition.last
         client = self._client(partition.group)
@@ -211,7 +213,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         return self._client(group)
 
     def _spans(self, group: str) -> Callable[..., Spans]:
-        """Returns ``Followed.spans`` of a node that is as current as the options require."""
+        """Returns the function ``spans`` for a node that is as current as the options require."""
         options = self._options
         asked = {"at_least": options.at_least or None, "lag_max_s": options.lag_max_s}
         return partial(self._log(group).spans, **{name: value for name, value in asked.items() if value is not None})
@@ -223,8 +225,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         )
 
     def _group(self) -> str:
-        """Returns the group that the sources reported to this reader's first request; empty if they do not report it.
-        Raises ``WrongGroup``, ``BadArgument`` for sources of several groups, ``Unreadable``."""
+        """Returns the group that the sources reported at this reader's first request; empty if they do not report
+        it. Raises ``WrongGroup``, ``BadArgument`` for sources of several groups, ``Unreadable``."""
         if self._known is None:
             self._known = self._asked_group()
         return self._known
@@ -234,7 +236,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         return group_of_nodes(self._options.sources, asked.group, asked.give_up_s or ASK_S, asked.tls)
 
     def _group_of(self, offset: Offset) -> str:
-        """Returns the group of ``offset``; the sources must be of the same group. Raises as ``_group``."""
+        """Returns the group of ``offset``, after a check that the sources belong to it. Raises as ``_group``."""
         named, own = offset.get("group", ""), self._group()
         if named and own not in ("", named):
             raise WrongGroup(
@@ -245,11 +247,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
         return named or own
 
     def _check_reached(self, group: str, at: Offset) -> None:
-        """Raises ``NotInLog`` if the log ends before the entry that was read by ``at``. This node may lag, so a
-        majority has to confirm it."""
+        """Raises ``NotInLog`` if the log ends before the last entry that the stream has read. A majority confirms
+        the log's end, because one node may lag."""
         read = at["vlsn"] - 1
         if not at["term"]:
-            return  # none was read
+            return  # the stream has read no entry yet
         end = next(iter(self._client(group).block_pages(read, read, consistency=LINEARIZABLE))).durable
         if end < read:
             raise NotInLog(
@@ -262,7 +264,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
             )
 
     def _left(self, vlsn: int, error: Trimmed) -> int:
-        """Returns the log's present first VLSN, and reports it. Raises ``Trimmed`` unless ``failOnTrim`` is false."""
+        """Returns the log's present first VLSN, and reports that entries are left out. Raises ``Trimmed`` unless
+        ``failOnTrim`` is false."""
         gone = f"VLSN {vlsn} was cleaned away before this stream has read it; the log begins at VLSN {error.first}"
         if self._options.fail_on_trim:
             raise Trimmed(
@@ -276,8 +279,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
 
 class RefusedReader(DataSourceStreamReader):  # type: ignore[misc]
-    """A reader of a bad request, which raises at Spark's first call. PySpark 4.3 would hide an error that
-    ``streamReader`` raises itself behind an error of its own."""
+    """A reader for an invalid request. It raises the error at Spark's first call, because PySpark 4.3 hides an error
+    of ``streamReader`` behind another error."""
 
     def __init__(self, error: VlsnLogError) -> None:
         self._error = error
@@ -307,7 +310,8 @@ def _offset(vlsn: int, term: int, skipped: int = 0, group: str = "") -> Offset:
 
 
 class Asking(SyncClient[Any]):
-    """A client whose calls fail after ``asked.give_up_s``, and which requests one group only, if that is named."""
+    """A client whose calls fail after ``asked.give_up_s``. If ``asked`` names a group, the client calls only that
+    group."""
 
     def __init__(self, urls: str, asked: Asked) -> None:
         self._asked, self._urls = asked, urls
@@ -335,11 +339,11 @@ class Asking(SyncClient[Any]):
 
 
 _clients: dict[tuple[str, Asked], Asking] = {}
-"""This process's clients: a worker serves many triggers and tasks."""
+"""The clients of this process, kept because a worker serves many triggers and tasks."""
 
 
 def client_of(urls: str, asked: Asked) -> SyncClient[Any]:
-    """Returns the client of this process, opened at the first call. Raises ``BadArgument``."""
+    """Returns this process's client for ``urls``; the first call opens it. Raises ``BadArgument``."""
     client = _clients.get((urls, asked))
     if client is None:
         client = Asking(urls, asked)

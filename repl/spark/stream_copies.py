@@ -1,16 +1,18 @@
-"""A stream of directories: stopped and running nodes, copies, buckets, and URLs, all of one log.
+"""A stream that reads directories: of stopped and running nodes, of copies, in buckets. URLs of nodes may be added to
+the directories. All sources must be of one log.
 
     survey  ─►  entry before the offset: its term there  ─►  where the micro-batch ends  ─►  pieces  ─►  tasks
 
-Offsets are those of a stream of nodes.  A directory does not report changes, so the driver surveys the sources for each
-request, for at most a fifth of the time. It compares the survey with the offset:
+Offsets are the same as those of a stream of nodes. A directory does not report changes, so the driver surveys the
+sources for each request. Surveys take at most a fifth of the time. The driver compares the survey with the offset:
 
     a copy has the entry before it, durable, of that term      continues
     a copy has that entry, of another term                     ``NotInLog``: not the log that was read
     no copy reaches it                                         waits if a node runs there, else ``NotInLog``
     all copies begin after the offset                          ``Trimmed``, or left out and counted (``failOnTrim``)
 
-Only entries that a copy itself knows to be durable are read, so the stream never has an entry that is rolled back.
+Only entries that a copy itself knows to be durable are read. So the stream never has an entry that is rolled back
+later.
 """
 
 from __future__ import annotations
@@ -43,9 +45,10 @@ from vlsn.ids import NUMBER_MAX
 R = TypeVar("R")
 
 SURVEY_S: Final = 1.0
-"""Seconds for which a survey is used …"""
+"""A survey of the sources is used again for this many seconds, or longer (see ``SURVEY_TIMES``)."""
 SURVEY_TIMES: Final = 4
-"""… or this multiple of its own duration, if that is longer: a bucket is listed slowly."""
+"""A survey is used again for this multiple of its own duration, if that exceeds ``SURVEY_S``: listing a bucket is
+slow."""
 
 
 class CopiesLog:
@@ -57,14 +60,15 @@ class CopiesLog:
         self._found: Copies | None = None
         self._good_until = 0.0
         self._checked: set[tuple[int, int]] = set()
-        """VLSNs and terms that were already compared with these copies."""
+        """Pairs of a VLSN and a term that were already compared with these copies."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return CopiesLog, (self._texts, self._asked)  # to a task, which has a clock of its own
+        return CopiesLog, (self._texts, self._asked)  # a task runs in another process, with its own clock
 
     def copies(self, *, reaching: int = 0) -> Copies:
-        """Surveys the sources again if the last survey is old or no source had VLSN ``reaching``. Raises
-        ``Unreadable``, ``Restoring``, ``BadArgument`` for copies of several groups, ``WrongGroup`` for another one."""
+        """Surveys the sources again if the last survey is old, or if no source had VLSN ``reaching``. Raises
+        ``Unreadable``, ``Restoring``, ``BadArgument`` for copies of several groups, ``WrongGroup`` for another
+        group."""
         if self._found is None or time.monotonic() >= self._good_until or self._found.end < reaching:
             begun = time.monotonic()
             self._found, self._checked = Copies.of(self._texts, self._asked), set()
@@ -73,15 +77,16 @@ class CopiesLog:
         return self._found
 
     def asked(self, work: Callable[[], R]) -> R:
-        """Returns the result of ``work``, which is done ``again`` with a new survey if something cannot be read."""
+        """Returns the result of ``work``. If something cannot be read, ``work`` is repeated with a new survey (see
+        ``again``)."""
         return again(work, self.forget)
 
     def forget(self) -> None:
-        """Makes the next request survey the sources anew."""
+        """Makes the next request survey the sources again."""
         self._found = None
 
     def group(self) -> str:
-        """Returns the group of the sources; empty if no source has it. Raises as ``copies``."""
+        """Returns the group of the sources; empty if no source reports it. Raises as ``copies``."""
         return self.asked(lambda: self.copies().group)
 
     def first_vlsn(self) -> int:
@@ -100,8 +105,8 @@ class CopiesLog:
         entries_each: int = NUMBER_MAX,
         after_term: int | None = None,
     ) -> Spans:
-        """Returns one span, of which only the end is known. Raises ``Trimmed``, ``NotInLog``, ``Damaged`` for a VLSN
-        that no source has."""
+        """Returns one span, of which only the end is known. Raises ``Trimmed``, ``NotInLog``, and ``Damaged`` if
+        some VLSN is in no source."""
         return self.asked(lambda: self._span(from_vlsn, to_vlsn, bytes_each, entries_each, after_term or 0))
 
     def _span(self, from_vlsn: int, to_vlsn: int, bytes_each: int, entries_each: int, term: int) -> Spans:
@@ -119,7 +124,7 @@ class CopiesLog:
 
     def check(self, copies: Copies, vlsn: int, term: int) -> None:
         """Checks the entry at ``vlsn`` that a stream has read with ``term`` (0: unknown). Raises ``NotInLog`` unless
-        the copies have it, may still receive it, or have cleaned it."""
+        the copies have the entry, may still receive it, or have cleaned it."""
         if term and (vlsn, term) not in self._checked:
             check_read(copies, len(self._texts), vlsn, term)
             self._checked.add((vlsn, term))
@@ -165,7 +170,7 @@ class CopiesStreamReader(LogStreamReader):
     @each_one_line
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if not isinstance(partition, PiecePartition):
-            return  # Spark makes one empty task if there are no partitions
+            return  # without partitions, Spark runs one empty task
         keys = KeyFilter.of(None, self._options.key_prefix)
         asked = replace(self._options.asked, group=partition.group)
         at, term, last = partition.piece.first, partition.term, partition.piece.last
@@ -194,8 +199,8 @@ class CopiesStreamReader(LogStreamReader):
                 self._copies.forget()
 
     def _reaching(self, last: int) -> Copies:
-        """Surveys the sources until one has ``last``, the end of a micro-batch; running nodes have time to reach it.
-        Raises ``Lagging``, ``NotInLog``."""
+        """Surveys the sources until one has VLSN ``last``, the end of a micro-batch. Running nodes have some time to
+        reach it. Raises ``Lagging``, ``NotInLog``."""
         tries = Retrying(
             retry=retry_if_result(lambda copies: copies.end < last),
             stop=stop_after_attempt(TRIES),
@@ -217,7 +222,8 @@ class CopiesStreamReader(LogStreamReader):
 
 
 def check_read(copies: Copies, sources: int, vlsn: int, term: int) -> None:
-    """Compares an entry that was read with the answering copies of ``sources`` sources. Raises ``NotInLog``."""
+    """Compares an entry that the stream has read with the copies that answered, of ``sources`` sources. Raises
+    ``NotInLog``."""
     layouts = copies.layouts.values()
     may_come = len(layouts) < sources or any(layout.survey.live for layout in layouts)
     held, other = False, None
@@ -227,7 +233,7 @@ def check_read(copies: Copies, sources: int, vlsn: int, term: int) -> None:
         try:
             found = term_at(layout, vlsn)
         except Damaged:
-            held = True  # assumed: a task that needs the entry reports the error
+            held = True  # assumed, because a task that needs the entry reports the error
             continue
         held |= found == term
         if found != term and (other is None or vlsn <= layout.end):
@@ -253,7 +259,7 @@ def check_read(copies: Copies, sources: int, vlsn: int, term: int) -> None:
 
 
 def term_at(layout: Layout, vlsn: int) -> int:
-    """Reads the term of a visible entry of one copy. Raises ``Damaged`` if it cannot be read."""
+    """Reads the term of a visible entry of one copy. Raises ``Damaged`` if the entry cannot be read."""
     for rows, behind in read_piece(layout.source, layout.holding(vlsn)):
         if behind > vlsn:
             firsts = rows.headers["first_vlsn"]

@@ -1,4 +1,5 @@
-"""Options of a stream and of writes, checked; their names and uses are in ``options``.  Pure."""
+"""The checked options of a stream and of writes; Module ``options`` has the names and uses of all options. All
+functions here are pure."""
 
 from __future__ import annotations
 
@@ -14,15 +15,15 @@ from vlsn.ids import NUMBER_MAX
 from vlsn.limits import MIB
 
 BYTES_PER_TRIGGER: Final = 128 * MIB
-"""Bytes of log that a micro-batch reads by default. Without a limit the first one would be the whole log, and Spark
-never makes a planned range smaller."""
+"""The bytes of log that a micro-batch reads by default. Without a limit the first micro-batch would read the whole
+log, because Spark never makes a planned range smaller."""
 BATCH_BYTES: Final = 256 * MIB
 """The most bytes of rows that the driver accepts for one batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions(ReadOptions):
-    """Options of ``spark.readStream``."""
+    """The options of ``spark.readStream``."""
 
     bytes_per_trigger: int = BYTES_PER_TRIGGER
     entries_per_trigger: int = NUMBER_MAX
@@ -30,8 +31,8 @@ class StreamOptions(ReadOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """Options of ``df.write`` and ``writeStream``. ``sink`` is empty for a batch write without a name, and ``run`` for
-    a write that may be repeated."""
+    """The options of ``df.write`` and ``writeStream``. ``sink`` is empty for a batch write without a name. ``run``
+    is empty for a write that may log its rows twice when it is repeated."""
 
     urls: tuple[str, ...]
     group: str = ""

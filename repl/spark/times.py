@@ -1,8 +1,8 @@
-"""The VLSN of a time in one copy: the first VLSN up to which the highest block time is at or past that time.
+"""Finds the VLSN of a time in one copy: the first VLSN up to which the highest block time is at or past that time.
 
-A node answers from its index.  A directory's blocks are read in order: clocks of masters may fall, so a binary search
-would be wrong. A stopped node's stored index shows which segments to read. Any other copy is read up to that time,
-once, when the read is planned.
+A node answers from its index. In a directory, blocks are read in order; a binary search could be wrong, because
+block times may fall where masters' clocks differ. A stopped node's stored index shows which segments to read. Any
+other copy is read from the beginning up to that time, once, when the read is planned.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from vlsn.real.disk import PosixDisk
 from vlsn.real.lmdb_store import LmdbStores
 
 ASK_S = 10.0
-"""Seconds for which a node may take to answer, unless the source has its own limit."""
+"""A node may take this many seconds to answer, unless the source has its own limit."""
 LOOK_BYTES = 32 * MIB
 """Bytes of a copy that are read together."""
 
 
 def vlsn_at(layout: Layout, time_us: int) -> int:
-    """Returns that VLSN, or one past the copy's durable end. Raises ``Unreadable``, ``Damaged``."""
+    """Returns the VLSN of the time ``time_us``, or one past the copy's durable end. Raises ``Unreadable``,
+    ``Damaged``."""
     source = layout.source
     if isinstance(source, LiveSource):
         try:
@@ -40,7 +41,7 @@ def vlsn_at(layout: Layout, time_us: int) -> int:
         try:
             return min(int(StoppedLog(PosixDisk(), LmdbStores(), source.path).at_time(time_us)), layout.end + 1)
         except LogInUse:
-            pass  # only the node may open its stores; its segments can be read
+            pass  # only the node itself may open its index; the segments can be read without it
     return _looked_for(layout, time_us)
 
 

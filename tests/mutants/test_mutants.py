@@ -44,8 +44,9 @@ def test_a_mutant_that_changes_nothing_survives(tmp_path: Path) -> None:
     patch = tmp_path / "nothing.patch"
     patch.write_text(
         "defence: none\ntest: tests/repl/lead/test_acks.py\n\n--- a/repl/lead/acks.py\n+++ b/repl/lead/acks.py\n"
-        '@@ -1,1 +1,1 @@\n-"""The arithmetic of acknowledgements: the DTVLSN, and which appends may be answered.\n'
-        '+"""The computation of acknowledgements: the DTVLSN, and which appends may be answered.\n'
+        "@@ -1,1 +1,1 @@\n"
+        '-"""Computes the durable end (DTVLSN) from acknowledgements, and which appends may be answered.\n'
+        '+"""Counts the durable end (DTVLSN) from acknowledgements, and which appends may be answered.\n'
     )
     outcome = judge(Mutant("nothing", "none", "tests/repl/lead/test_acks.py", patch), tmp_path / "tree")
     assert (outcome.killed, outcome.what) == (False, "SURVIVED")

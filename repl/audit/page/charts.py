@@ -1,4 +1,5 @@
-"""Draws charts over time, bars of sizes, and histograms: as inline SVG that stretches, with HTML text beside it."""
+"""Draws charts over time, bars of sizes, and histograms. A chart is inline SVG that stretches, with HTML text beside
+it."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ _UNLIKE = 50
 """Copies are drawn as one line if at most one in ``_UNLIKE`` buckets differs. The last bucket of a copy that ends
 before the others always differs."""
 COLOURS = 6
-"""The most lines, which differ by colour and dash. If more copies differ, the page says how many are not drawn."""
+"""The most lines in a chart; they differ by colour and dash. If more copies differ, the page says how many are not
+drawn."""
 
 
 def over_time(
@@ -25,7 +27,7 @@ def over_time(
     unit: Callable[[float], str],
     top_of: Callable[[float], float] = ceiling,
 ) -> Markup | None:
-    """Draws ``values`` of each copy's series; copies with the same values are one line."""
+    """Draws the values of each copy's series over time. Copies with the same values are one line."""
     lines = _alike([(copy.node, copy.series, tuple(values(copy.series))) for copy in copies if copy.series.at_us])
     if not lines:
         return None
@@ -70,7 +72,8 @@ Line = tuple[list[str], Series, tuple[float, ...]]
 
 
 def _alike(found: Iterable[tuple[str, Series, tuple[float, ...]]]) -> list[Line]:
-    """Returns one line for copies that have the same values for the time that they share; the longest copy is drawn."""
+    """Returns one line for each group of copies that have the same values during their common time. The longest copy of
+    a group is drawn."""
     lines: list[Line] = []
     for name, series, drawn in sorted(found, key=lambda each: -each[1].at_us[-1]):
         same = next((line for line in lines if _differ(line, series, drawn) <= 1 + len(drawn) // _UNLIKE), None)
@@ -82,7 +85,7 @@ def _alike(found: Iterable[tuple[str, Series, tuple[float, ...]]]) -> list[Line]
 
 
 def _differ(line: Line, series: Series, drawn: Sequence[float]) -> int:
-    """Counts the buckets in which a copy's values differ from a line's."""
+    """Counts the buckets in which a copy's values differ from those of a line."""
     told = dict(zip(line[1].at_us, line[2], strict=True))
     return sum(told.get(at) != value for at, value in zip(series.at_us, drawn, strict=True))
 
@@ -92,7 +95,7 @@ def _x(at: int, begun: int, ended: int) -> float:
 
 
 def _steps(series: Series, drawn: Sequence[float], begun: int, ended: int, top: float) -> str:
-    """Returns a path of steps, one for each bucket; the path falls to zero where there is no bucket."""
+    """Returns a path of steps, one for each bucket. The path falls to zero where there is no bucket."""
 
     def y(value: float) -> str:
         return f"{_HEIGHT * (1 - value / top):.2f}"

@@ -7,12 +7,12 @@ from math import floor, log10
 
 
 def count(number: float) -> str:
-    """Formats as ``12,345``."""
+    """Formats a number as ``12,345``."""
     return f"{number:,.0f}"
 
 
 def short(number: float) -> str:
-    """Formats as ``1.2 k``, ``34 M``, with three digits at most."""
+    """Formats a number as ``1.2 k`` or ``34 M``, with three digits at most."""
     for unit in ("", " k", " M", " G", " T"):
         if abs(number) < 999.5 or unit == " T":
             return f"{number:.3g}{unit}" if abs(number) < 99.95 else f"{number:.0f}{unit}"
@@ -21,7 +21,7 @@ def short(number: float) -> str:
 
 
 def size(number: float) -> str:
-    """Formats as ``1.5 MiB``."""
+    """Formats bytes as ``1.5 MiB``."""
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(number) < 1024 or unit == "TiB":
             return (
@@ -36,7 +36,8 @@ def size(number: float) -> str:
 
 
 def moment(us: int, span_us: int) -> str:
-    """Formats a time in UTC; a shorter ``span_us`` shows more digits. A time outside of the calendar is shown in µs."""
+    """Formats a time in UTC. The shorter ``span_us``, the more digits are shown. A time outside the calendar is shown
+    in µs."""
     try:
         at = datetime.fromtimestamp(us // 1_000_000, UTC).replace(microsecond=us % 1_000_000)
     except (ValueError, OverflowError, OSError):
@@ -49,7 +50,7 @@ def moment(us: int, span_us: int) -> str:
 
 
 def duration(us: int) -> str:
-    """Formats a bucket's width: ``10 s``, ``1 h``."""
+    """Formats a bucket's width as ``10 s`` or ``1 h``."""
     for unit, length in (("d", 86_400_000_000), ("h", 3_600_000_000), ("min", 60_000_000), ("s", 1_000_000)):
         if us >= length:
             return f"{us / length:g} {unit}"

@@ -1,4 +1,5 @@
-"""Makes the elements of a page.  Text is escaped when it is inserted; only the results of this module are markup."""
+"""Makes the elements of a page. Text is escaped when it is inserted; only results of this module are inserted as
+markup."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Final
 
 _VOID: Final = frozenset({"br", "meta", "rect", "line", "path", "use", "col"})
 _UNSEEN: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
-"""Control characters, and characters that turn or hide the text beside them."""
+"""Control characters, and invisible characters that change the direction of the text beside them or hide it."""
 
 
 class Markup(str):

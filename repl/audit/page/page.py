@@ -1,4 +1,4 @@
-"""The page: the verdict, the copies, the VLSN space, findings, lag and throughput, sizes, the rules."""
+"""The page of an audit's report: verdict, copies, VLSN space, findings, lag and throughput, sizes, rules."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from repl.audit.report import AuditReport, SourceReport
 
 _FILES: Final = files(__package__)
 RULE_TEXTS: Final = msgspec.json.decode(_FILES.joinpath("rules.json").read_bytes(), type=dict[str, dict[str, str]])
-"""A rule's sentence, usual cause and remedy, copied from docs/audit-rules.md for readers who have only the page."""
+"""Each rule's sentence, usual cause and remedy, copied from docs/audit-rules.md for readers who have only the page."""
 FINDINGS_SHOWN: Final = 500
-"""The most rows in the table of findings; the JSON report has all findings."""
+"""The most rows in the page's table of findings. The JSON report has all findings."""
 _FACT_CHARACTERS: Final = 240
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _ICON: Final = (
@@ -67,7 +67,7 @@ def _section(title: str, *children: Children) -> Markup:
 
 
 def _verdict(report: AuditReport) -> tuple[str, str]:
-    """Returns the verdict's class and its words."""
+    """Returns the verdict: its CSS class and its words."""
     number = len(report.findings)
     findings = f"{count(number)} finding{'' if number == 1 else 's'}"
     if not report.compared_to:
@@ -148,7 +148,8 @@ def _copy(copy: SourceReport, findings: int, furthest: int) -> list[Children]:
 
 
 def _table(columns: Iterable[str], rows: Iterable[Iterable[Children]], *, words: set[int], id: str = "") -> Markup:
-    """Makes a table; the columns in ``words`` are aligned left, the others, which hold numbers, right."""
+    """Makes a table. The columns in ``words`` are aligned left; all other columns, which hold numbers, are aligned
+    right."""
     names = list(columns)
     kinds = ["words" if index in words else "figure" for index in range(len(names))]
     described = list(zip(names, kinds, strict=True))
@@ -181,7 +182,7 @@ def _findings(report: AuditReport) -> Children:
 
 
 def _left(report: AuditReport) -> Children:
-    """Makes the table of what was not audited."""
+    """Makes the table of the parts that were not audited."""
     nodes = {each.source: each.node for each in report.sources}
     words = "This audit proves nothing of these parts. What was found elsewhere stands; what was not may be there."
     rows: list[list[Children]] = [

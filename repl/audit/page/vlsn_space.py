@@ -1,7 +1,8 @@
-"""Draws a lane for each copy: its segments along the VLSNs, and the missing, rolled-back and differing ranges.
+"""Draws a lane (a horizontal bar) for each copy: its segments along the VLSNs, and the missing, rolled-back and
+differing ranges.
 
-Everything is sorted into ``BINS`` bins of the axis first, so a lane of 100,000 segments has no more shapes than a lane
-of a hundred.  Positions are percentages, so that lines and marks keep their sizes on any screen.
+Everything is first sorted into ``BINS`` bins of the axis, so the number of shapes in a lane does not grow with the
+number of segments. Positions are percentages, so that lines and marks keep their sizes on any screen.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from repl.audit.report import AuditReport, SourceReport
 
 BINS: Final = 720
 SEGMENTS_DRAWN: Final = 240
-"""More segments than this in one copy are drawn as one bar, without their borders."""
+"""If a copy has more segments than this, they are drawn as one bar, without their borders."""
 _LEAST: Final = 0.3
 """The width of the narrowest mark, in percent of the lane."""
 Spans = list[tuple[int, int]]
@@ -122,7 +123,7 @@ def _segments(copy: SourceReport, axis: Axis) -> list[Children]:
 
 
 def _marks(axis: Axis, spans: Iterable[tuple[int, int]], y: int, height: int, kind: str, words: str) -> list[Children]:
-    """Draws spans; spans that are close together are drawn as one."""
+    """Draws spans of VLSNs. Spans that are close together are drawn as one."""
     inside = [(first, last) for first, last in spans if axis.has(first, last)]
     if len(inside) <= BINS // 4:
         return [
@@ -136,7 +137,8 @@ def _marks(axis: Axis, spans: Iterable[tuple[int, int]], y: int, height: int, ki
 
 
 def _binned(axis: Axis, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    """Returns the runs (first, end) of bins that spans cover, and the number of spans that begin in each run."""
+    """Returns the runs (first, end) of bins that spans cover. Each run comes with the number of spans that begin in
+    it."""
     begins, edges = [0] * BINS, [0] * (BINS + 1)
     for first, last in spans:
         low, high = axis.bin(first), axis.bin(last)
@@ -185,8 +187,8 @@ def _rect(left: float, right: float, y: int, height: int, kind: str, words: str,
 
 
 def _differing(report: AuditReport) -> dict[int, Spans]:
-    """Returns, by the index of each copy, the ranges in which it differs from most copies, joined and cut to the
-    compared VLSNs."""
+    """Returns, by the index of each copy, the ranges in which the copy differs from most copies. The ranges are joined,
+    and limited to the compared VLSNs."""
     digests = [each.digests for each in report.sources]
     found: dict[int, Spans] = {}
     for at in differing(digests, [each.knows for each in report.sources]):

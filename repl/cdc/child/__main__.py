@@ -1,7 +1,6 @@
 """A child process of a node, for one consumer: ``python -m repl.cdc.child FD PARENT``.
 
-1. The child ties itself to its node: the kernel kills it when the node's process ends, even while the consumer
-   computes.
+1. The child asks the kernel to kill it when the node's process ends, even while the consumer computes.
 2. The child lowers its own priority below its node's, so that the node's threads and the machine's other processes run
    first.
 3. The child limits its memory before it imports the consumer's module.
@@ -59,12 +58,13 @@ class SocketPipe:
 
 def main(fd: int, parent: int) -> int:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # the node ended before prctl
+    if os.getppid() != parent:  # the node's process ended before prctl took effect
         return 2
     inherited = os.getpriority(os.PRIO_PROCESS, 0)
     os.setpriority(os.PRIO_PROCESS, 0, max(NICENESS, min(inherited + NICENESS, NICENESS_LOWEST)))
     _below_a_real_time_node()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C goes to the node, which stops its children
+    # a terminal's Ctrl-C also reaches the node, which stops its children in order
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     pipe = SocketPipe(socket.socket(fileno=fd))
 
     from repl.cdc import messages
@@ -96,8 +96,8 @@ def _limit_memory(bytes_max: int) -> None:
 
 
 def _below_a_real_time_node() -> None:
-    """Gives the child a lower priority than a node with real-time priority. A process inherits that priority, and
-    niceness has no effect on it."""
+    """Gives the child a lower priority than a node with real-time priority. A child process inherits its node's
+    real-time priority, and niceness has no effect on such a priority."""
     policy = os.sched_getscheduler(0)
     if policy in (os.SCHED_FIFO, os.SCHED_RR):
         lowest = os.sched_get_priority_min(policy)

@@ -1,11 +1,12 @@
-"""A consumer in its child process, from START to STOP.
+"""Runs a consumer in its child process, from START to STOP.
 
     START ─► HELLO, its class is created, start() ─► READY ─► BLOCKS ─► on_events(), again and again ─► TAKEN
                                                                   True ─► COMMIT (in TAKEN) ─► COMMITTED
     STOP ─► stop() ─► STOPPED                  an exception ─► FAILED, and the process ends
 
-The process has one thread. It reads no message during a call of the consumer, so a slow consumer is sent no more than
-one window. The process does not wait for commits: the node stores the newest one and reports its number.
+The process has one thread. During a call of the consumer it reads no message, so a slow consumer is sent no more
+than one window. The process does not wait for its commits to be stored: the node stores the newest commit and
+reports its number.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ from vlsn.errors import BadArgument, BadBody
 from vlsn.ids import NUMBER_MAX
 
 NOTHING_TAKEN_S: Final = (0.01, 1.0)
-"""The first and the longest pause in seconds after a call that took nothing."""
+"""After a call of the consumer that took no event, the process pauses: at first and at most for these seconds."""
 COMMIT_S: Final = 0.01
-"""The shortest time in seconds between two COMMITs within one message. The node stores only the newest position, so it
-needs no more of them."""
+"""The shortest time in seconds between two COMMITs within one BLOCKS message. The node stores only the newest
+position, so more COMMITs would be of no use."""
 WORD_S: Final = 1.0
-"""Seconds after which a child that works on one message reports that it is still working."""
+"""A child that works on one message reports after this many seconds that it is still working."""
 
 
 class Capture:
-    """One consumer and its messages. The owner of the connection passes each message to ``heard`` until ``over`` is
-    true."""
+    """One consumer, and the handling of its messages. The owner of the connection passes each message of the node to
+    ``heard`` until ``over`` is true."""
 
     def __init__(
         self,
@@ -70,14 +71,14 @@ class Capture:
         self._commits = 0
         self._committed_s = 0.0
         self._untold: Commit | None = None
-        """A committed position that was not sent to the node yet."""
+        """A committed position that the child has not sent to the node yet."""
         self._started = False
         self._said_s = 0.0
         self.over = False
         self.failed = False
 
     def heard(self, message: bytes) -> None:
-        """Handles one message of the node, including the call of the consumer. Raises ``BadBody``."""
+        """Handles one message of the node; this includes calling the consumer. Raises ``BadBody``."""
         try:
             if messages.is_blocks(message):
                 if self._consumer is None:
@@ -121,7 +122,7 @@ class Capture:
         self._send(Ready(own, term))
 
     def _taken(self, consumer: CdcConsumer, events: Events) -> None:
-        """Delivers the events of one message to the consumer, in as many calls as it needs."""
+        """Delivers the events of one message to the consumer, in as many calls as the consumer needs."""
         began, calls, idle = self._monotonic_s(), 0, NOTHING_TAKEN_S[0]
         while not events.over:
             before = events.next_vlsn
@@ -131,7 +132,7 @@ class Capture:
             now_s = self._monotonic_s()
             if now_s - self._said_s > WORD_S:
                 self._send(Taken(0, before, events.last_time, 0, 0.0))
-            if events.next_vlsn == before:  # handled like False
+            if events.next_vlsn == before:  # no event was taken: the same as if the consumer had returned False
                 self._sleep(idle)
                 idle = min(2 * idle, NOTHING_TAKEN_S[1])
                 continue
@@ -162,7 +163,7 @@ class Capture:
         self.over = self.failed = True
 
     def _given(self) -> int:
-        """Returns the VLSN of the event that was taken last; 0 for none."""
+        """Returns the VLSN of the last event that the consumer has taken; 0 for none."""
         return self._events.given if self._events is not None else 0
 
     def _send(self, message: ToNode) -> None:
@@ -171,12 +172,12 @@ class Capture:
 
 
 ENTRY_POINTS: Final = "vlsnlog.cdc"
-"""The entry point group in which a distribution registers short names for its consumers."""
+"""The group of Python entry points in which an installed package registers short names for its consumers."""
 
 
 def load(name: str) -> CdcConsumer:
-    """Imports ``module:Class``, or the class of the entry point ``name``, and creates an instance. Raises
-    ``BadArgument``, and the errors of the module."""
+    """Imports ``module:Class``, or the class that the entry point ``name`` registers, and creates an instance.
+    Raises ``BadArgument``, and the errors of the module."""
     module, _, path = name.partition(":")
     if path:
         found: object = import_module(module)
@@ -194,8 +195,8 @@ def load(name: str) -> CdcConsumer:
 
 
 def _told(error: Exception) -> str:
-    """Formats an exception with its traceback, and keeps only the end of a long text. The last line is the whole
-    message of the exception."""
+    """Formats an exception with its traceback. Of a long text only the end is kept, so that the exception's own
+    message is always included."""
     text, own = "".join(traceback.format_exception(error)), "".join(traceback.format_exception_only(error))
     if own.count("\n") > 1:
         text += " ".join(own.split())

@@ -2,9 +2,9 @@
 
     message   |TERM 40|41 42 43|44–1500|        next = 42      events 42 43 44 … 1500
 
-Entries are decoded from their blocks by column, ``AT_ONCE`` at a time, so a message with many small entries takes
-memory only for the entries that are taken next. Entries other than DATA are skipped, and count as taken with the event
-before them.
+Entries are decoded from their blocks by column, ``AT_ONCE`` at a time. So even a message with many small entries
+takes little memory. Entries other than DATA are skipped. A skipped entry counts as taken together with the event
+before it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Events(Iterator[Entry]):
     """The events of one BLOCKS message from VLSN ``next_vlsn`` on."""
 
     def __init__(self, message: bytes, next_vlsn: int, last: int | None = None) -> None:
-        """Checks the message. VLSNs after ``last`` yield no events. Raises ``BadBody``, also if the message does not
-        contain VLSN ``next_vlsn``."""
+        """Checks the message. Entries after VLSN ``last`` yield no events. Raises ``BadBody``, also if the message
+        does not contain VLSN ``next_vlsn``."""
         first = decode_header(message, BLOCKS_HEADER.size).first_vlsn if len(message) > BLOCKS_HEADER.size else 0
         run = split_blocks(message, expected_first=first, term_min=1, term_max=NUMBER_MAX)
         if not run.first_vlsn <= next_vlsn <= run.last_vlsn:
@@ -49,13 +49,13 @@ class Events(Iterator[Entry]):
         self._last = run.last_vlsn
         self._begin = next_vlsn
         self._before: Entry | None = None
-        """The last event of the batch before ``_ready``."""
+        """The last event of the batch that was decoded before ``_ready``."""
         self._cut = 0
-        """How many of ``_chosen`` were decoded so far."""
+        """The number of entries of ``_chosen`` that were decoded so far."""
         self._ready: list[Entry] = []
         self._left = iter(self._ready)
-        """The events of ``_ready`` that were not taken. Its remaining length is the position, so a loop over events
-        runs no code of ours for each event."""
+        """An iterator over the events of ``_ready`` that were not taken. The iterator's remaining length gives the
+        position, so a loop over events runs no code of ours for each event."""
         self._flow: Iterator[Entry] = chain.from_iterable(self._parts())
         self.last_time = int(heads["clock_us"][-1])
         self.bytes = len(message)
@@ -68,12 +68,12 @@ class Events(Iterator[Entry]):
         return next(self._flow)
 
     def close(self) -> None:
-        """Releases the blocks, even if the consumer has taken the last event and asked for no further one."""
+        """Releases the memory of the blocks, even if the consumer has not read to the end of the iterator."""
         self._flow = chain(())
 
     @property
     def given(self) -> int:
-        """The VLSN of the event taken last; 0 for none."""
+        """The VLSN of the last event that the consumer has taken; 0 for none."""
         taken = self._taken()
         return taken.vlsn if taken is not None else 0
 
@@ -84,7 +84,7 @@ class Events(Iterator[Entry]):
 
     @property
     def next_vlsn(self) -> int:
-        """The VLSN after the last event taken and after the other entries that follow that event."""
+        """The VLSN after the last event taken, and after the entries other than DATA that follow that event."""
         if self.over:
             return self._last + 1
         taken = self._taken()
@@ -104,12 +104,12 @@ class Events(Iterator[Entry]):
         return self._cut == len(self._chosen) and not length_hint(self._left)
 
     def _taken(self) -> Entry | None:
-        """Returns the event that was taken last."""
+        """Returns the last event that was taken."""
         at = len(self._ready) - length_hint(self._left)
         return self._ready[at - 1] if at else self._before
 
     def _parts(self) -> Iterator[Iterator[Entry]]:
-        """Decodes the events, ``AT_ONCE`` at a time, when all earlier ones are taken."""
+        """Decodes the events, ``AT_ONCE`` at a time. Each portion is decoded when all earlier events are taken."""
         while self._cut < len(self._chosen):
             rows = self._chosen[self._cut : self._cut + AT_ONCE]
             ready = self._rows.entries(rows)

@@ -1,8 +1,8 @@
-"""Consumers that write files into one directory, whose files show which events they contain.
+"""The base of consumers that write files into one directory. The files themselves show which events they contain.
 
-An unfinished file is published (``folder``) once it is full or old; a thread checks its age. A file's name is a pattern
-with placeholders: ``{first}`` and ``{last}`` are VLSNs of 20 digits, ``{date}`` and ``{hour}`` the date and hour of the
-first event in UTC.
+An unfinished file is published (``folder``) once it is full or old; a thread checks its age. A file's name is made
+from a pattern with placeholders. ``{first}`` and ``{last}`` are VLSNs of 20 digits. ``{date}`` and ``{hour}`` are
+the date and hour of the first event in UTC.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class FileConsumer(CdcConsumer):
         self._disk = disk if disk is not None else PosixDisk()
         self._monotonic_s = monotonic_s
         self._first: tuple[int, int] | None = None
-        """The VLSN and the time of the first event of the unfinished file, or None if there is no such file."""
+        """The VLSN and the time of the first event of the unfinished file, or None if there is no unfinished file."""
         self._last = 0
         self._began_s = 0.0
         self._next = self._term = 0
 
     def _open(self, context: CdcContext, directory: str, pattern: str, file_s: float) -> None:
-        """Opens the directory. A file is old ``file_s`` seconds after its first event. Raises ``BadArgument``,
-        ``Damaged``, ``CdcUnavailable``."""
+        """Opens the directory. A file counts as old ``file_s`` seconds after its first event. Raises
+        ``BadArgument``, ``Damaged``, ``CdcUnavailable``."""
         check_runs_on(context, "node", ON_NODE)
         self._pattern, self._file_s = pattern, file_s
         self._places = {"consumer": context.name, "node": context.node, "group": context.group}
@@ -52,7 +52,8 @@ class FileConsumer(CdcConsumer):
 
     @contextmanager
     def _call(self) -> Iterator[None]:
-        """Wraps one call of the node. Raises an earlier error of the thread, ``CdcUnavailable``."""
+        """A context for one call from the node, in which no file is published by age. Raises an earlier error of the
+        publishing thread, and ``CdcUnavailable``."""
         with self._overdue.call(), room(self._folder.path):
             yield
 
@@ -72,7 +73,7 @@ class FileConsumer(CdcConsumer):
         raise NotImplementedError
 
     def _put(self, part: str) -> None:
-        """Publishes ``part``, the unfinished file, which is synced."""
+        """Publishes the unfinished file ``part``, which must be synced already."""
         assert self._first is not None
         first, time_us = self._first
         at = datetime.fromtimestamp(min(time_us, TIME_US_MAX) // 1_000_000, UTC)

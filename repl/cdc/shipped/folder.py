@@ -1,15 +1,16 @@
-"""A directory of files that a consumer writes. Each file is published whole and once, even after crashes.
+"""A directory of files that a consumer writes. Each file is published once and completely, even after crashes.
 
     NAME.FIRST.part      an unfinished file from VLSN FIRST on
     NAME.FIRST.open      an open file that has events already, and accepts more
     NAME.state           the last published file: its name, its former part, and the position after it
     NAME.lock            allows one process at a time
 
-A file is published in these steps. Each step is durable before the next one:
+A file is published in these steps. Each step is durable before the next step begins:
 
-1. The part and its name.
-2. The state: a new file, renamed over the old one. *Commit point*: the position is now after the file.
-3. The part is renamed to the file's name, in any folder below.
+1. The unfinished file (``.part``) and its name are synced.
+2. The state is written to a new file, which is renamed over the old state. *Commit point*: the position is now after
+   the published file.
+3. The unfinished file is renamed to its final name, in any folder below the directory.
 
     cut before 2             the part is not published, and is removed; its events are delivered again
     cut between 2 and 3      the state names the part and its file: the next start renames the part
@@ -41,8 +42,8 @@ FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The last published file and its former part (empty for none), and the position after the file. ``moved_us``: the
-    last order of a person that was obeyed (``CdcContext.moved_us``)."""
+    """The last published file, its unfinished name (empty for none), and the position after the file. ``moved_us``
+    is the last order of a person that was executed (``CdcContext.moved_us``)."""
 
     group: str
     consumer: str
@@ -55,7 +56,7 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
 
 @contextmanager
 def room(directory: str) -> Iterator[None]:
-    """Turns a full disk, and a directory that another process holds, into ``CdcUnavailable``."""
+    """Turns two errors into ``CdcUnavailable``: a full disk, and a directory that another process holds."""
     try:
         yield
     except LogInUse as error:
@@ -77,9 +78,9 @@ class Folder(Directory):
         self._state = f"{consumer}.state"
 
     def open(self) -> None:
-        """Opens the directory, and creates it if it is missing. Completes the rename of the file published last. Raises
-        ``LogInUse`` if another process holds the directory, ``Damaged``, ``BadArgument`` if the directory is another
-        group's."""
+        """Opens the directory, and creates a missing directory. Completes the rename of the file published last.
+        Raises ``LogInUse`` if another process holds the directory, ``Damaged``, and ``BadArgument`` if the directory
+        belongs to another group."""
         self.make()
         self.hold(f"{self._consumer}.lock")
         self.published = state = self._read_state()
@@ -103,7 +104,7 @@ class Folder(Directory):
         return [int(found[1]) for name in self.names() if (found := wanted.match(name))]
 
     def publish(self, part: str, file: str, *, next_vlsn: int, term: int) -> None:
-        """Publishes ``part``, which is synced, as ``file``. From the commit point on the position is ``next_vlsn``.
+        """Publishes the synced file ``part`` as ``file``. From the commit point on the position is ``next_vlsn``.
         Raises ``BadArgument`` if ``file`` exists already."""
         if self.exists(file):
             raise BadArgument(f"{self.path_of(file)} exists already; move it away")
@@ -113,11 +114,11 @@ class Folder(Directory):
         self._put(state)
 
     def is_moved(self, context: CdcContext) -> bool:
-        """Returns whether a person has moved the consumer by an order that was not obeyed here yet."""
+        """Returns whether a person has moved the consumer by an order that was not executed here yet."""
         return context.moved and (not context.moved_us or context.moved_us != self._obeyed_us())
 
     def move(self, context: CdcContext) -> None:
-        """Sets the position of ``context`` and records its order, durable on return. Published files stay."""
+        """Sets the position of ``context`` and records its order, durable on return. Published files stay in place."""
         order_us = context.moved_us if context.moved else self._obeyed_us()
         self._store(
             Published(self._group, self._consumer, context.next, context.position_term, "", "", moved_us=order_us)
@@ -132,7 +133,7 @@ class Folder(Directory):
         self.published = state
 
     def _put(self, state: Published) -> None:
-        """Renames the part to its file name, durably."""
+        """Renames an unfinished file to its final name, durable on return."""
         self.make(posixpath.dirname(state.file))
         self.rename(state.part, state.file)
         self.sync(state.file)

@@ -3,9 +3,9 @@
     NAME.FIRST.open           the open file: lines are synced before the position after them is reported as stored
     NAME-FIRST-LAST.jsonl     a rotated file; it never changes again
 
-1. The files themselves show the position: it is after the last whole line. Bytes that a crash left after that line are
-   cut before the first event is delivered; they were never reported as stored.
-2. If a line that was reported as stored cannot be read back, that line and all later ones are delivered again. The
+1. The files themselves show the position: it is after the last complete line. Bytes that a crash left after the last
+   complete line are removed before the first event is delivered; they were never reported as stored.
+2. If a line that was reported as stored cannot be read back, that line and all later lines are delivered again. The
    damaged file is kept as ``NAME.FIRST.damaged``.
 3. A rotation publishes the open file (``folder``), and the next event begins a new file.
 """
@@ -38,7 +38,7 @@ DAMAGED: Final = "damaged"
 
 
 class _Row(ndjson.Printed, gc=False):
-    """The fields of a line that the position needs."""
+    """The fields of a line from which the position is determined."""
 
     vlsn: int = 0
     term: int = 0
@@ -46,8 +46,8 @@ class _Row(ndjson.Printed, gc=False):
 
 
 class _Found(NamedTuple):
-    """An open file: the size of its whole lines, its first and its last event, and whether bytes follow the whole
-    lines."""
+    """The contents of an open file: the size of its complete lines, its first and its last event, and whether other
+    bytes follow the complete lines."""
 
     size: int
     first: _Row
@@ -126,13 +126,14 @@ class JsonLines(FileConsumer):
     # After a crash.
 
     def _found(self, context: CdcContext) -> CdcPosition:
-        """Returns the position that the files show. Continues with the open file, and cuts a tail that a crash tore."""
+        """Returns the position that the files show. Continues with the open file, and removes the incomplete line
+        that a crash left."""
         state = self._folder.published
         own = CdcPosition(state.next, state.term) if state is not None else CdcPosition(0, 0)
         whole = True
         for begins in sorted(self._folder.unfinished(OPEN)):
             name = self._folder.name_of(begins, OPEN)
-            if begins < own.next:  # the file was published, compressed
+            if begins < own.next:  # the file was published, and its published copy is compressed
                 self._folder.remove(name)
                 continue
             file = self._folder.file(name)
@@ -145,7 +146,7 @@ class JsonLines(FileConsumer):
                 file.close()
                 self._folder.remove(name)
                 continue
-            if found.torn:  # rewritten as a new file, because any bytes may follow the whole lines
+            if found.torn:  # the file is rewritten as a new one, because any bytes may follow the complete lines
                 part = name.removesuffix(OPEN) + PART
                 self._folder.write(part, _pieces(file, found.size))
                 file.close()
@@ -159,8 +160,8 @@ class JsonLines(FileConsumer):
         return own
 
     def _read(self, file: File) -> _Found | None:
-        """Reads lines from the start up to the first one that is torn or out of order. Returns None if no line is
-        whole."""
+        """Reads lines from the start up to the first line that is incomplete or out of order. Returns None if no
+        line is complete."""
         size, first, last = 0, None, None
         for line in _lines(file):
             row = _row(line)
@@ -174,7 +175,7 @@ class JsonLines(FileConsumer):
 
 
 def _pieces(file: File, size: int) -> Iterator[bytes]:
-    """Yields the first ``size`` bytes of ``file``, in pieces."""
+    """Yields the first ``size`` bytes of ``file`` in pieces."""
     for offset in range(0, size, READ_BYTES):
         yield file.read(offset, min(READ_BYTES, size - offset))
 
@@ -186,7 +187,7 @@ def _packed(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _lines(file: File) -> Iterator[bytes]:
-    """Yields lines with their line ends. The last line may have none."""
+    """Yields lines with their line ends. The last line may have no line end."""
     rest = b""
     for piece in _pieces(file, file.size()):
         *lines, rest = (rest + piece).split(b"\n")
@@ -202,7 +203,7 @@ _decoder: Final = msgspec.json.Decoder(_Row)
 
 
 def _row(line: bytes) -> _Row | None:
-    if not line.endswith(b"}\n") or b"\0" in line:  # a page that was never written to the disk reads as zeros
+    if not line.endswith(b"}\n") or b"\0" in line:  # bytes that were never written to the disk read as zeros
         return None
     try:
         row = _decoder.decode(line)

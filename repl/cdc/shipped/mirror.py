@@ -2,13 +2,13 @@
 
     source   41 42 |43 44 45 COMMIT| 47        other group   {41 42 43 44 45, position 46}  {47, position 48}
 
-1. The position is stored in the other group as ``SOURCE/NAME``. The COMMIT of the transaction that has the entries sets
-   it, so the block has both or neither.
+1. The other group stores the position as ``SOURCE/NAME``. The position is set by the COMMIT of the transaction that
+   contains the entries, so the block has the entries and the position, or neither.
 2. Each commit names the COMMIT that set the position from which it starts. If two commits start from one position, the
    second is refused. The second may come from a worker that was replaced, or from a retry after a lost answer.
-3. No transaction of the source is cut. Each is whole in one transaction of the other group, perhaps together with its
-   neighbours.
-4. After any doubt the process ends. The next process reads its position from the other group.
+3. A transaction of the source group stays in one transaction of the other group, perhaps together with its neighbours.
+4. After any doubt (a commit without an answer) the process ends. The next process reads its position from the other
+   group.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from vlsn.limits import BODY_BYTES_MAX
 from vlsn.seams import Buffer
 
 BY: Final = "{:016x}"
-"""The name of the commits after one order: ``CdcContext.moved_us``, 0 for no order."""
+"""The format of the names of commits: ``CdcContext.moved_us`` of the last order, 0 for no order."""
 
 
 class Mirror(CdcConsumer):
@@ -88,7 +88,7 @@ class Mirror(CdcConsumer):
             self._log.close(flush=False)
 
     def _commit(self, part: Sequence[CdcEvent], next_vlsn: int, term: int) -> None:
-        """Logs ``part`` and the position after it."""
+        """Logs the events of ``part``, and the position after them, in the other group."""
         assert self._log is not None and self._placed is not None
         placed = self._placed
         change = ConsumerChange(next_vlsn, at=placed.at, by=placed.by, term=term)
@@ -100,8 +100,8 @@ class Mirror(CdcConsumer):
         self._placed = ConsumerAt(self._key, next_vlsn, term, appended.last, by=placed.by)
 
     def _piece_bytes(self, part: Sequence[CdcEvent]) -> int:
-        """Returns the size of a call's body. A part larger than ``PART_BYTES_MAX`` goes in as few calls as possible,
-        because each call takes some bytes of the transaction's limit."""
+        """Returns the size of a call's body. A part larger than ``PART_BYTES_MAX`` is sent in as few calls as
+        possible, because each call uses some bytes of the transaction's limit."""
         return PIECE_BYTES if _size(part) <= PART_BYTES_MAX else BODY_BYTES_MAX
 
     def _check_group(self, found: str, options: MirrorOptions, context: CdcContext) -> None:
@@ -119,8 +119,8 @@ def _connected(options: MirrorOptions) -> SyncClient[Buffer]:
 
 
 def _parts(events: Sequence[CdcEvent], bytes_max: int, entries_max: int) -> Iterator[list[CdcEvent]]:
-    """Cuts events into parts within these limits. No transaction is cut, so a single transaction may exceed the
-    limits."""
+    """Divides events into parts within these limits. A transaction is never divided, so a single transaction may
+    exceed the limits."""
     part: list[CdcEvent] = []
     size = 0
     for whole in _wholes(events):
@@ -134,7 +134,7 @@ def _parts(events: Sequence[CdcEvent], bytes_max: int, entries_max: int) -> Iter
 
 
 def _size(events: Sequence[CdcEvent]) -> int:
-    """Returns the bytes that these events take in a transaction."""
+    """Returns the bytes that ``events`` take in a transaction."""
     return sum(len(event.value) + len(event.key or b"") + ROW_OVERHEAD_BYTES for event in events)
 
 
@@ -148,6 +148,6 @@ def _wholes(events: Sequence[CdcEvent]) -> Iterator[list[CdcEvent]]:
 
 
 def _unavailable(error: VlsnLogError) -> Exception:
-    """Returns the error to raise: ``CdcUnavailable``, or the error itself if the other group refuses for good."""
+    """Returns the error to raise: ``CdcUnavailable``, or ``error`` itself if a later try would be refused as well."""
     passes = error.transient or isinstance(error, Unreachable | OutcomeUnknown | StaleTerm | TransactionGone)
     return CdcUnavailable(f"the other group: {error}") if passes else error

@@ -1,4 +1,4 @@
-"""Options of the shipped consumers. They are read and checked; an error says what to write instead."""
+"""Reads and checks the options of the consumers that are part of vlsnlog. An error says how to correct the options."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ def options_of(kind: type[T], given: Mapping[str, Any]) -> T:
 
 
 def check_runs_on(context: CdcContext, where: str, why: str) -> None:
-    """Raises ``BadArgument`` if the settings run the consumer elsewhere."""
+    """Raises ``BadArgument`` if the settings run the consumer on another node than ``where`` requires."""
     if context.run_on != where:
         raise BadArgument(f'run_on: this consumer needs run_on = "{where}": {why}')
 
 
 def check_begins(context: CdcContext, found: str) -> None:
-    """Raises ``BadArgument`` if the consumer has committed before, because then its own position was lost. It must not
-    begin anew in silence. ``found`` describes the place where the position is missing."""
+    """Raises ``BadArgument`` if the consumer has committed before. A missing position then means that the position was
+    lost. The consumer must not begin anew without a person's order. ``found`` describes the place where the position is
+    missing."""
     if not (context.begins or context.moved):
         raise BadArgument(
             f"{found}, but this consumer has come to VLSN {context.next}: was the position lost? Set where it "

@@ -1,4 +1,4 @@
-"""A thread that closes files that have been open for too long while no event comes."""
+"""A thread that closes a file that has been open for too long, even if no event comes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from contextlib import contextmanager
 class Overdue:
     """Calls ``act`` every ``period_s`` until ``close``, never during a ``call`` of the consumer.
 
-    After an error of ``act`` or of a call, ``act`` is not called again: the state of the file is unknown, and half a
-    file must not be published as a whole one. ``check`` and each further call raise that error again.
+    After an error of ``act`` or of a call, ``act`` is not called again: the state of the file is unknown, and an
+    incomplete file must not be published. ``check`` and each further call raise that error again.
     """
 
     def __init__(self, act: Callable[[], None], period_s: float) -> None:
@@ -30,12 +30,13 @@ class Overdue:
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """Wraps a call of the consumer. Raises as ``check``."""
+        """A context for one call of the consumer, during which ``act`` is not called. Raises as ``check``."""
         with self._latch:
             self.check()
             try:
                 yield
-            except BaseException as error:  # noted while the thread still waits for the latch
+            # the error is stored before the lock is released, so that the thread sees it
+            except BaseException as error:
                 self._fault = error
                 raise
 
@@ -49,5 +50,5 @@ class Overdue:
                 if self._fault is None:
                     try:
                         self._act()
-                    except Exception as error:  # raised on the consumer's own thread
+                    except Exception as error:  # the error is raised later, on the consumer's own thread
                         self._fault = error

@@ -4,7 +4,7 @@
     NAME-FIRST-LAST.parquet   a published file (``folder``); it never changes again
 
 The position is after the last published file. If the process ends, the events of an unfinished file are delivered
-again, so the position holds the log for them. For that reason a file is also closed by its age.
+again, so cleaning keeps the log for them. So that cleaning need not wait long, a file is also closed by its age.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from repl.files.parquet import SCHEMA, ParquetFile, Sink
 from vlsn.seams import Disk
 
 ENTRY_COST_BYTES: Final = 64
-"""Bytes that are counted for each entry, in addition to its key and value."""
+"""The overhead in bytes that is counted for each entry, in addition to its key and value."""
 LOOK_S: Final = 1.0
 """Seconds between two checks of the unfinished file's age."""
 
@@ -64,18 +64,18 @@ class ParquetFiles(FileConsumer):
             state = self._folder.published
             if state is None or state.next == self._told:
                 return False
-            self._told = state.next  # includes a file that was closed by its age since the last call
+            self._told = state.next  # the thread may have closed a file by its age since the last call of the consumer
             return state.next
 
     def stop(self) -> None:
-        """Publishes the unfinished file, unless an earlier error left it incomplete, so that its events need not be
-        delivered again."""
+        """Publishes the unfinished file, so that its events need not be delivered again. A file that an earlier
+        error left incomplete is not published."""
         self._overdue.close()
         with self._call():
             self._publish()
         self._folder.close()
 
-    # The file that is being made.
+    # The unfinished file.
 
     def _add(self, event: CdcEvent) -> None:
         if self._first is None:

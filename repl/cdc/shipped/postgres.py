@@ -7,12 +7,13 @@ position.
     UPDATE positions SET next = …                              the position after the rows
     COMMIT                                                     commit point: both, or neither
 
-1. A worker takes the position over at its start, under the lock of the position's row. The worker waits there for
-   another worker's transaction. From then on the row has this worker's id, and the other worker can store nothing more.
-2. A worker whose log has an older term than the row's is refused: its master was replaced and does not know that yet.
+1. At its start a worker locks the row with the position, and writes its own id into the row. If another worker's
+   transaction holds the lock, the worker waits. Once the row has another worker's id, the earlier worker can store
+   nothing more.
+2. A worker whose log has an older term than the row is refused: its master was replaced and has not noticed.
 3. After any doubt (a COMMIT without an answer) the process ends. The next process reads the position under the lock.
-4. A person's order deletes the rows from its VLSN on, in the transaction that sets the position. These rows are written
-   again.
+4. A person's order to move deletes the rows from its VLSN on, in the same transaction that sets the position. The
+   deleted rows are written again afterwards.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from vlsn.errors import BadArgument
 COLUMNS: Final = ("vlsn", "term", "time", "txn", "key", "value")
 TYPES: Final = ("int8", "int8", "timestamptz", "int8", "bytea", "bytea")
 START_S: Final = 15.0
-"""Seconds that a start may take, without connecting."""
+"""The time limit of a start in seconds, without the time for connecting."""
 IDLE_S: Final = 60.0
-"""Seconds after which the server ends a silent client's transaction, and releases its lock."""
+"""After this many seconds the server ends the transaction of a silent client, and releases its lock."""
 KEEPALIVE: Final = {"keepalives": 1, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
 TIME_US_MAX: Final = 253_402_300_799_999_999
 """The last microsecond of year 9999."""
@@ -154,7 +155,8 @@ class Postgres(CdcConsumer):
         return _Row(next_vlsn, term, worker, worker_term, int(ordered))
 
     def _check_fence(self, row: _Row | None) -> None:
-        """Raises ``CdcUnavailable`` if another worker has taken over. The next start finds out why."""
+        """Raises ``CdcUnavailable`` if another worker has taken the position over. The next start of the consumer
+        reports the reason."""
         if row is None or row.worker != self._worker or row.next != self._next:
             has = f"a worker of term {row.worker_term} has taken over" if row is not None else "its position is gone"
             raise CdcUnavailable(f"{has}; nothing was stored")
@@ -186,7 +188,8 @@ class Postgres(CdcConsumer):
                 self._run(_POSITIONS)
             self._run("SELECT vlsn, term, time, txn, key, value FROM {table} LIMIT 0")
             self._run("SELECT next, term, worker, worker_term, ordered, stored FROM {positions} LIMIT 0")
-        except psycopg.errors.ProgrammingError as error:  # no such table or column, no right to it
+        # a table or column is missing, or this user has no right to it
+        except psycopg.errors.ProgrammingError as error:
             raise BadArgument(f"options: table, positions_table: {error.diag.message_primary or error}") from None
 
     def _warn(self) -> None:
@@ -199,8 +202,8 @@ class Postgres(CdcConsumer):
 
     @contextmanager
     def _transaction(self, limit_s: float) -> Iterator[psycopg.Cursor[Any]]:
-        """Runs the body of the ``with`` statement as one transaction. After ``limit_s`` seconds the connection is cut,
-        so that no call hangs."""
+        """Runs the body of the ``with`` statement as one transaction. After ``limit_s`` seconds the connection is
+        closed, so that no call hangs."""
         assert self._connection is not None
         with _cut_after(self._connection, limit_s), self._connection.transaction():
             cursor = self._connection.cursor()
@@ -216,7 +219,8 @@ class Postgres(CdcConsumer):
 
 @contextmanager
 def _cut_after(connection: psycopg.Connection[Any], limit_s: float) -> Iterator[None]:
-    """Cuts the connection after ``limit_s`` seconds, because a hanging or missing server ends no call by itself."""
+    """Closes the connection after ``limit_s`` seconds, because a call to a hanging or missing server never ends by
+    itself."""
     end = os.dup(connection.fileno())
 
     def cut() -> None:
@@ -236,7 +240,7 @@ def _cut_after(connection: psycopg.Connection[Any], limit_s: float) -> Iterator[
 
 @contextmanager
 def _judged() -> Iterator[None]:
-    """Turns temporary errors into ``CdcUnavailable``: the server is away, is starting, is full, or waits for a lock."""
+    """Turns temporary errors into ``CdcUnavailable``: the server is down, is starting, is full, or waits for a lock."""
     try:
         yield
     except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction) as error:

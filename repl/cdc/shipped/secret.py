@@ -1,5 +1,4 @@
-"""Secrets of a consumer, read from a file or an environment variable. They are never in its settings or its
-messages."""
+"""Reads secrets of a consumer from a file or an environment variable. Settings and messages never contain a secret."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ SECRET_BYTES_MAX: Final = 4096
 
 
 def secret_of(name: str, file: str, variable: str) -> bytes:
-    """Reads the secret of option ``name``, without surrounding space. Raises ``BadArgument``, whose text does not show
-    the secret."""
+    """Reads the secret of option ``name``, without surrounding space. Raises ``BadArgument``; the error's text does
+    not show the secret."""
     if variable:
         found = os.environb.get(variable.encode())
         if found is None:

@@ -2,11 +2,11 @@
 
     POST URL      Vlsnlog-Timestamp: 1795000000      Vlsnlog-Signature: v1=6f0c…      a line of JSON for each event
 
-1. A position is committed when every event before it was in a request that was answered with a 2xx status.
-2. One batch is sent after another. Each batch is one request, or with ``lanes`` one request for each lane. Events of
-   one key are sent in one lane, in their order.
-3. A request with a "later" answer is sent again, as often as needed. A "never" answer is a failure, and parks the
-   consumer after ``retries_max`` failures. Redirects are never followed.
+1. A position is committed once every event before it was in a request that was answered with a 2xx status.
+2. One batch is sent after another. A batch is one request, or with ``lanes`` (parallel connections) one request for
+   each lane. Events of one key are sent in one lane, in their order.
+3. If a status means "later" (see ``AGAIN``), the request is sent again, as often as needed. Any other status is a
+   failure, and parks the consumer after ``retries_max`` failures. Redirects are never followed.
 4. Every try has a new signature, over the time of the try and the body.
 """
 
@@ -33,23 +33,25 @@ from vlsn.errors import BadArgument
 from vlsn.format.checksum import crc
 
 AGAIN: Final = frozenset({408, 425, 429, *range(500, 600)})
-"""Statuses after which the same request may be accepted later."""
+"""HTTP statuses after which the server may accept the same request later."""
 SECRETS_MAX: Final = 2
 SECRET_BYTES_MIN: Final = 16
 TRY_S: Final = 15.0
-"""Seconds in which one call tries. After that the process ends, and the node starts it again a while later."""
+"""One call tries for this many seconds. After that the consumer's process ends, and the node starts it again a while
+later."""
 PAUSE_S: Final = (0.1, 2.0)
 ANSWER_BYTES_MAX: Final = 64 * 1024
-"""The most bytes of an answer that are read. After a longer answer the connection is closed."""
+"""The most bytes of an answer that are read. If an answer is longer, the connection is closed."""
 SAID_MAX: Final = 200
 
 
 class WebhookRefused(Exception):
-    """An answer that says that the same request will never be accepted."""
+    """The server has answered that it will never accept the same request."""
 
 
 class _Later(Exception):
-    """No answer, or a "later" answer. ``after_s`` is its ``Retry-After`` in seconds."""
+    """The server did not answer, or answered that it may accept the request later. ``after_s`` is the answer's
+    ``Retry-After`` in seconds."""
 
     def __init__(self, why: str, after_s: float = 0.0) -> None:
         super().__init__(why)
@@ -110,8 +112,8 @@ class Webhook(CdcConsumer):
         )
 
     async def _posted(self, events: Sequence[CdcEvent]) -> None:
-        """Posts all events. Raises ``WebhookRefused``, ``CdcUnavailable``; the server may have accepted some events
-        then."""
+        """Posts all events. Raises ``WebhookRefused``, ``CdcUnavailable``. The server may have accepted some events
+        before an error."""
         lanes: dict[int, list[CdcEvent]] = {}
         for event in events:
             lanes.setdefault(crc(event.key or b"") % self._options.lanes, []).append(event)
@@ -121,7 +123,7 @@ class Webhook(CdcConsumer):
             raise error
 
     async def _post(self, batch: Sequence[CdcEvent]) -> None:
-        """Posts one request until it is accepted."""
+        """Posts one request again and again until the server accepts it."""
         body = ndjson.encode(batch, kinds=False, txns=True)
         headers = {"Vlsnlog-First": str(batch[0].vlsn), "Vlsnlog-Last": str(batch[-1].vlsn), **self._headers}
         retrying = AsyncRetrying(
@@ -165,7 +167,7 @@ class Webhook(CdcConsumer):
         raise WebhookRefused(f"{self._shown}: {why}")
 
     def _wait_of(self, text: str) -> float:
-        """Returns the seconds of ``Retry-After``, which is a number or a date; 0 for any other text."""
+        """Returns the seconds that a ``Retry-After`` header says, as a number or a date; 0 for any other text."""
         text = text.strip()
         if text.isascii() and text.isdigit():
             wait_s = float(text[:10])
@@ -178,7 +180,7 @@ class Webhook(CdcConsumer):
 
 
 def _is_soon(error: BaseException) -> bool:
-    """Returns whether to try again within this call. A longer wait needs no running process."""
+    """Returns whether to try again within this call. If the wait is longer, the consumer's process ends instead."""
     return isinstance(error, _Later) and not error.after_s
 
 

@@ -80,7 +80,7 @@ async def test_an_acknowledgement_is_not_kept_waiting_by_a_connection_that_is_cl
 async def test_a_greeting_that_never_comes_is_not_waited_for_for_ever() -> None:
     line, loop = Line(), asyncio.get_running_loop()
     began = loop.time()
-    with pytest.raises(Unreachable, match="says nothing"):
+    with pytest.raises(Unreachable, match="was silent"):
         await DestinationStream.open(line, lambda *_: None)
     assert SILENT_S <= loop.time() - began < SILENT_S + 1.0
     assert [kind for kind, _, _ in line.sent] == [CREDIT] and line.closed
