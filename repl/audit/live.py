@@ -35,6 +35,7 @@ from repl.audit.findings import Finding
 from repl.audit.plan import Indexed, Part, Survey
 from repl.audit.report import Sizes
 from repl.audit.source import Gone, Unreadable
+from repl.bearer import HEADER, Bearer
 from repl.tls_files import TlsFiles, calling
 from vlsn.errors import BadBody, WrongGroup, said_of
 from vlsn.format import scan
@@ -94,6 +95,8 @@ class LiveSource:
     """The name of the expected log; a node of another log refuses the request. Empty: any log."""
     give_up_s: float = 0.0
     """Seconds after which a node that does not answer is given up; 0: after six tries, without a time limit."""
+    token_file: str = ""
+    """The file with the client's token, where the source is read; empty: the token of the environment."""
 
     @property
     def path(self) -> str:
@@ -229,7 +232,7 @@ class LiveSource:
         elif self.give_up_s:
             fetch = _fetch.retry_with(stop=partial(_is_late, deadline))
         try:
-            body = fetch(self.text + path, start, end, into, self.founding, deadline)
+            body = fetch(self.text + path, start, end, into, self, deadline)
         except (RetryError, _Again) as error:
             _GIVEN_UP.add(self.text)
             last = error.last_attempt.exception() if isinstance(error, RetryError) else error
@@ -254,14 +257,18 @@ def _is_busy(state: RetryCallState) -> bool:
 
 
 @retry(retry=retry_if_exception_type(_Again), wait=wait_random_exponential(0.1, max=3), stop=_given_up)
-def _fetch(url: str, start: int, end: int, into: memoryview | None, founding: str, deadline: float) -> bytes:
-    return _fetch_once(url, start, end, into, founding, deadline)
+def _fetch(url: str, start: int, end: int, into: memoryview | None, source: LiveSource, deadline: float) -> bytes:
+    return _fetch_once(url, start, end, into, source, deadline)
 
 
-def _fetch_once(url: str, start: int, end: int, into: memoryview | None, founding: str, deadline: float) -> bytes:
+def _fetch_once(url: str, start: int, end: int, into: memoryview | None, source: LiveSource, deadline: float) -> bytes:
     timeout_s = min(TIMEOUT_S, max(deadline - monotonic(), TRY_S_MIN))
     headers = {"Range": f"bytes={start}-{end - 1}"} if end else {}
+    founding = source.founding
     request = Request(url, headers=headers | ({FOUNDING_FIELD: founding} if founding else {}))
+    bearer = Bearer.of(token_file=source.token_file or None)  # read for each request: it may be a new one
+    if bearer is not None:
+        request.add_unredirected_header(HEADER, bearer.header(url))
     try:
         with _opening(url).open(request, timeout=timeout_s) as answer:
             got = 0

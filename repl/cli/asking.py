@@ -11,7 +11,7 @@ import click
 
 from repl.cli.report import print_json
 from repl.cli.signals import run
-from vlsn.errors import BadBody, VlsnLogError
+from vlsn.errors import BadArgument, BadBody, VlsnLogError
 
 if TYPE_CHECKING:
     from repl.client.connect import Client
@@ -25,11 +25,16 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def network() -> AsyncIterator[Network]:
-    """Opens the network for the duration of the requests, whose orders it signs (``repl.cli.signing``)."""
+    """Opens the network for the duration of the requests, which carry the environment's token. Orders are signed, too
+    (``repl.cli.signing``). Raises ``BadArgument``."""
+    from repl.bearer import Bearer
     from repl.cli.signing import SigningNetwork
+    from repl.client.bearing import Bearing
     from repl.client.connect import real_network
 
-    opened = SigningNetwork(real_network())
+    bearer = Bearer.of()
+    signing = SigningNetwork(real_network())
+    opened = signing if bearer is None else Bearing(signing, bearer)
     try:
         yield opened
     finally:
@@ -79,6 +84,18 @@ async def sent(
     headers = {} if method == "GET" else {"Content-Type": "application/json"}
     data = b"" if body is None else msgspec.json.encode(body)
     return await opened.request(method, url, headers=headers, body=data, timeout_s=timeout_s)
+
+
+async def check_redirect(opened: Network, urls: Sequence[str], url: str, location: str) -> None:
+    """Checks that the node at ``url`` redirects to one of ``urls`` or to a member that it lists, because the call may
+    carry a token. Raises ``BadArgument``."""
+    node, origin = ("/".join(each.split("/", 3)[:3]) for each in (url, location))
+    if origin in urls:
+        return
+    (told,) = await answers_of(opened, "GET", [f"{node}/v1/group"], "members")
+    members = told["members"] if isinstance(told, dict) else []
+    if origin not in [str(member["url"]).rstrip("/") for member in members]:
+        raise BadArgument(f"{node} redirects to {origin[:200]}, which it does not list as a member")
 
 
 def json_object(response: Response, *needed: str) -> dict[str, Any]:

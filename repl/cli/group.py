@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 import click
 
 from repl.cli import status
-from repl.cli.asking import Answer, answers_of, json_object, network, sent
+from repl.cli.asking import Answer, answers_of, check_redirect, json_object, network, sent
 from repl.cli.options import Commands, FiniteRange, NameType
 from repl.cli.report import print_found, print_table
 from repl.cli.signals import run
@@ -217,7 +217,7 @@ async def _once(opened: Network, urls: Sequence[str], path: str, body: object, n
     refusal: VlsnLogError | None = None
     for url in urls:
         try:
-            response = await _posted(opened, f"{url}{path}", body)
+            response = await _posted(opened, urls, f"{url}{path}", body)
         except Unreachable as error:
             refusal = refusal or error
             continue
@@ -228,13 +228,15 @@ async def _once(opened: Network, urls: Sequence[str], path: str, body: object, n
     raise refusal or BadArgument("no URL to ask")
 
 
-async def _posted(opened: Network, url: str, body: object) -> Response:
-    """Posts, and follows redirects to the master."""
+async def _posted(opened: Network, urls: Sequence[str], url: str, body: object) -> Response:
+    """Posts, and follows redirects to the master, which is at one of ``urls`` or is a member that they list. Raises
+    ``BadArgument`` for a redirect to any other host: the call may carry a token."""
     for _ in range(HOPS_MAX):
         response = await sent(opened, "POST", url, body=body, timeout_s=TIMEOUT_S)
         location = response.headers.get("Location", "")
         if response.status != 307 or not location.startswith(("http://", "https://")):
             break
+        await check_redirect(opened, urls, url, location)
         url = location
     return response
 

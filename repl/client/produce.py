@@ -9,7 +9,8 @@ append, except one list append and one future.
    sends its groups again, in their order, until they are answered or their time is over.
 2. Groups are sent in the order of their appends. A refusal refuses all groups sent after the refused one, too; all of
    these groups are sent again in the same order.
-3. Every append has a deadline. Past its deadline an append fails with the reason that kept it waiting.
+3. Every append has a deadline. Past its deadline an append fails with the reason that kept it waiting. An append whose
+   token the master does not take fails at once.
 4. Memory is bounded: at most ``IN_FLIGHT_*`` is unanswered, and the queue is bounded, too.
 5. A master of an older vlsnlog does not accept, in one message, a transaction that sets positions or states. Such a
    transaction fails with ``NoSets``, and is not sent.
@@ -38,10 +39,12 @@ from vlsn.errors import (
     BadArgument,
     BadBody,
     ChannelClosed,
+    Forbidden,
     LogClosed,
     OutcomeUnknown,
     OutOfSequence,
     TooLarge,
+    Unauthorized,
     UnknownProducer,
     Unreachable,
     VlsnLogError,
@@ -191,8 +194,13 @@ class Producer:
         if not self.queue:
             return
         async with self._endpoints.turns:
-            url, term = await self._endpoints.master(), self._endpoints.term
-            channel = await self._connect(url)
+            try:
+                url, term = await self._endpoints.master(), self._endpoints.term
+                channel = await self._connect(url)
+            except (Unauthorized, Forbidden) as error:  # it will not pass while this token is sent
+                self.queue.fail(error)
+                self._settle()
+                return
         self._progress, self._fault = False, None
         self._silent.clear()
         self._hung.clear()
@@ -375,10 +383,13 @@ class Producer:
         if error.transient or _was_not_submitted(document) or self._comes_again(group, error):
             self._refused.append(group)
             return
+        if isinstance(error, Unauthorized):  # the next connection may have another token, or ends the wait
+            self._refused.append(group)
+            return
         self._progress = True
         if not group.uncertain and group.identity is not None and not group.identity.fixed:
             group.identity = None  # the sequence is free again
-        if isinstance(error, TooLarge | BadBody) and len(group.waiters) > 1 and not group.uncertain:
+        if isinstance(error, TooLarge | BadBody | Forbidden) and len(group.waiters) > 1 and not group.uncertain:
             # One append has spoilt the batch of its neighbours. Nothing was logged, so each append is sent alone.
             self._refused.extend(group.split())
         else:

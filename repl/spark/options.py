@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any, Final, TypeVar
 
+from repl.bearer import check_path
 from vlsn.errors import BadArgument
 from vlsn.ids import NUMBER_MAX, is_part
 from vlsn.limits import KEY_BYTES_MAX, KIB, MIB
@@ -146,6 +147,14 @@ def founding(text: str) -> str:
     return text
 
 
+def file(text: str) -> str:
+    """Parses the path of a file that each executor has."""
+    check_path("option 'tokenFile'", text)
+    if not text.startswith("/") or "\0" in text:
+        raise ValueError("an absolute path, of a file on each executor")
+    return text
+
+
 def reset(text: str) -> int | bool:
     """Parses which state of a sink is removed: the state that a VLSN has set, or the state of another query."""
     if text.lower() in ("true", "false"):
@@ -194,6 +203,7 @@ OPTIONS: Final = {
         Option("batchBytesMax", _SIZES, WRITES, "batch_bytes_max"),
         Option("giveUpSeconds", number(1, 86_400), EVERY),
         Option("group", founding, EVERY),
+        Option("tokenFile", file, EVERY),
         Option("run", name, frozenset({Use.WRITE}), "run"),
         Option("checkpointLocation", str, frozenset({Use.SINK})),  # Spark's own
         Option("pushdown", switch, _BATCH, "pushdown"),
@@ -201,6 +211,7 @@ OPTIONS: Final = {
 }
 
 
+_SECRET: Final = "token"
 _OF_A_CATALOG: Final = "provider"
 """A property that Spark's catalogs add to the options of their tables."""
 TABLES: Final = (
@@ -216,6 +227,11 @@ def check_names(given: Mapping[str, str]) -> None:
     table in a catalog."""
     if _OF_A_CATALOG in map(str.lower, given):
         raise BadArgument(f"CREATE TABLE … USING vlsnlog: {TABLES}")
+    if _SECRET in map(str.lower, given):
+        raise BadArgument(
+            "option 'token' would be shown in plans and logs: put the token into a file of mode 0600 on each executor, "
+            "and name it by tokenFile, or set VLSNLOG_TOKEN in the executors' environment"
+        )
     for name in sorted(given):
         if name.lower() not in OPTIONS:
             near = difflib.get_close_matches(name.lower(), OPTIONS, n=1, cutoff=0.5)
@@ -263,10 +279,12 @@ def sources_of(values: Mapping[str, Any]) -> tuple[str, ...]:
 @dataclass(frozen=True, slots=True)
 class Asked:
     """How sources are read: ``group`` is the required identity (empty: any); a node that does not answer fails after
-    ``give_up_s`` seconds (0: the default)."""
+    ``give_up_s`` seconds (0: the default). ``token_file`` is a path on each executor (empty: the environment's
+    token)."""
 
     group: str = ""
     give_up_s: float = 0.0
+    token_file: str = ""
 
 
 AS_USUAL: Final = Asked()
@@ -306,7 +324,7 @@ def options_of(kind: type[Read], given: Mapping[str, str], use: Use) -> Read:
     for one, other in (("from", "since"), ("to", "until")):
         if one in values and other in values:
             raise BadArgument(f"options {one!r} and {other!r}: only one of them says where it is")
-    asked = Asked(values.get("group", ""), values.get("giveUpSeconds", 0.0))
+    asked = Asked(values.get("group", ""), values.get("giveUpSeconds", 0.0), values.get("tokenFile", ""))
     options = kind(sources=sources_of(values), asked=asked, **fields_of(values))
     first, last = options.from_vlsn, options.to_vlsn
     if isinstance(first, int) and isinstance(last, int) and last < first:

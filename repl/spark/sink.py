@@ -185,7 +185,8 @@ class BatchSink(_Sink, DataSourceArrowWriter):  # type: ignore[misc]
 async def _written(options: SinkOptions, batch: Batch | None, rows: BatchRows) -> Written:
     network = OneLog(real_network(), options.group) if options.group else real_network()
     try:
-        async with connect(",".join(options.urls), timeout_s=min(CALL_S, options.give_up_s), network=network) as log:
+        urls, timeout_s, token_file = ",".join(options.urls), min(CALL_S, options.give_up_s), options.token_file or None
+        async with connect(urls, timeout_s=timeout_s, network=network, token_file=token_file) as log:
             if batch is None:
                 return await write_rows(log, rows, give_up_s=options.give_up_s)
             written = await write_batch(log, batch, rows, reset=options.reset, give_up_s=options.give_up_s)

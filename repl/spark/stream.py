@@ -18,7 +18,7 @@ import asyncio
 import atexit
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
@@ -217,7 +217,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
     def _client(self, group: str) -> SyncClient[Any]:
         asked = self._options.asked
-        return client_of(",".join(self._options.sources), Asked(group, asked.give_up_s or ASK_S))
+        asked = replace(asked, group=group, give_up_s=asked.give_up_s or ASK_S)
+        return client_of(",".join(self._options.sources), asked)
 
     def _group(self) -> str:
         """Returns the group that the sources reported to this reader's first request; empty if they do not report it.
@@ -228,7 +229,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
     def _asked_group(self) -> str:
         asked = self._options.asked
-        return group_of_nodes(self._options.sources, asked.group, asked.give_up_s or ASK_S)
+        return group_of_nodes(self._options.sources, replace(asked, give_up_s=asked.give_up_s or ASK_S))
 
     def _group_of(self, offset: Offset) -> str:
         """Returns the group of ``offset``; the sources must be of the same group. Raises as ``_group``."""
@@ -309,7 +310,8 @@ class Asking(SyncClient[Any]):
     def __init__(self, urls: str, asked: Asked) -> None:
         self._asked, self._urls = asked, urls
         self._network = OneLog(real_network(), asked.group) if asked.group else real_network()
-        super().__init__(connect(urls, timeout_s=asked.give_up_s * OWN_SHARE, network=self._network))
+        timeout_s, token_file = asked.give_up_s * OWN_SHARE, asked.token_file or None
+        super().__init__(connect(urls, timeout_s=timeout_s, network=self._network, token_file=token_file))
 
     def close(self, *, flush: bool = True) -> None:
         if self._loop is not None:

@@ -34,6 +34,7 @@ class SinkOptions:
 
     urls: tuple[str, ...]
     group: str = ""
+    token_file: str = ""
     sink: str = ""
     run: str = ""
     reset: int | bool = False
@@ -57,6 +58,7 @@ def sink_options(given: Mapping[str, str], use: Use, *, overwrite: bool) -> Sink
     return SinkOptions(
         urls=_urls(values),
         group=values.get("group", ""),
+        token_file=values.get("tokenFile", ""),
         give_up_s=values.get("giveUpSeconds", GIVE_UP_S),
         **fields_of(values),
     )
