@@ -24,6 +24,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from repl.bearer import check_path
 from vlsn.errors import BadArgument
 from vlsn.ids import NUMBER_MAX, is_name, is_part
 from vlsn.limits import KIB, MIB
@@ -230,6 +231,8 @@ class MirrorOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     cert_file: str = ""
     key_file: str = ""
     """The client certificate and its key for ``https://``; "" for none."""
+    token_file: str = ""
+    """The file, of mode 0600 or 0400, with the token for the other group; empty: none."""
     group: str = ""
     """The name that the other group must have; if empty, any name except this group's own."""
     timeout_s: Annotated[float, msgspec.Meta(ge=0.5, le=5.0)] = 5.0
@@ -238,7 +241,8 @@ class MirrorOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def check(self) -> None:
         if self.group and not is_name(self.group):
             raise BadArgument(f"options: group: {self.group[:40]!r} is no name of a group")
-        for name in ("ca_file", "cert_file", "key_file"):
+        check_path("options: token_file", self.token_file)
+        for name in ("ca_file", "cert_file", "key_file", "token_file"):
             _check_absolute(name, getattr(self, name))
         if bool(self.cert_file) != bool(self.key_file):
             raise BadArgument("options: cert_file and key_file: give both, or neither")

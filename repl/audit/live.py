@@ -36,6 +36,7 @@ from repl.audit.findings import Finding
 from repl.audit.plan import Indexed, Part, Survey
 from repl.audit.report import Sizes
 from repl.audit.source import Gone, Unreadable
+from repl.bearer import HEADER, Bearer
 from repl.tls_files import NO_FILES, TlsFiles, calling, lasts, or_environment, said_of_tls, stamp_of, tls_failure
 from vlsn.errors import BadBody, WrongGroup, said_of
 from vlsn.format import scan
@@ -99,6 +100,8 @@ class LiveSource:
     """Seconds after which a node that does not answer is given up; 0: after six tries, without a time limit."""
     tls: TlsFiles = NO_FILES
     """The files for calls of https; those of the environment take the place of empty ones."""
+    token_file: str = ""
+    """The file with the client's token, where the source is read; empty: the token of the environment."""
 
     @property
     def path(self) -> str:
@@ -235,7 +238,7 @@ class LiveSource:
         elif self.give_up_s:
             fetch = _fetch.retry_with(stop=partial(_is_late, deadline))
         try:
-            body = fetch(self.text + path, start, end, into, self.founding, deadline, self.tls)
+            body = fetch(self.text + path, start, end, into, self, deadline)
         except (RetryError, _Again) as error:
             _GIVEN_UP.add(self.text)
             last = error.last_attempt.exception() if isinstance(error, RetryError) else error
@@ -260,20 +263,20 @@ def _is_busy(state: RetryCallState) -> bool:
 
 
 @retry(retry=retry_if_exception_type(_Again), wait=wait_random_exponential(0.1, max=3), stop=_given_up)
-def _fetch(
-    url: str, start: int, end: int, into: memoryview | None, founding: str, deadline: float, tls: TlsFiles
-) -> bytes:
-    return _fetch_once(url, start, end, into, founding, deadline, tls)
+def _fetch(url: str, start: int, end: int, into: memoryview | None, source: LiveSource, deadline: float) -> bytes:
+    return _fetch_once(url, start, end, into, source, deadline)
 
 
-def _fetch_once(
-    url: str, start: int, end: int, into: memoryview | None, founding: str, deadline: float, tls: TlsFiles
-) -> bytes:
+def _fetch_once(url: str, start: int, end: int, into: memoryview | None, source: LiveSource, deadline: float) -> bytes:
     timeout_s = min(TIMEOUT_S, max(deadline - monotonic(), TRY_S_MIN))
     headers = {"Range": f"bytes={start}-{end - 1}"} if end else {}
+    founding = source.founding
     request = Request(url, headers=headers | ({FOUNDING_FIELD: founding} if founding else {}))
+    bearer = Bearer.of(token_file=source.token_file or None)  # read for each request: it may be a new one
+    if bearer is not None:
+        request.add_unredirected_header(HEADER, bearer.header(url))
     try:
-        with _opening(url, tls).open(request, timeout=timeout_s) as answer:
+        with _opening(url, source.tls).open(request, timeout=timeout_s) as answer:
             got = 0
             if into is not None:
                 while got < len(into) and (count := answer.readinto(into[got:])):

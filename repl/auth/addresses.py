@@ -11,19 +11,11 @@ A command knows a node by its URL, and signs the host and port. So nobody can pa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from repl.config import NodeConfig
+from repl.loopback import is_loopback as is_loopback
 from vlsn.ids import NodeName
-
-
-def is_loopback(host: str) -> bool:
-    """Says whether ``host`` is this machine's loopback, by its name or as 127.0.0.0/8 or ::1."""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def all_on_loopback(config: NodeConfig) -> bool:

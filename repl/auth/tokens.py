@@ -16,16 +16,17 @@ Memory: at most 1,024 tokens and 512 KiB (``vlsn.limits``).
 from __future__ import annotations
 
 import base64
-import hashlib
-import hmac
 import re
 from collections.abc import Mapping
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
 from repl.auth.roles import TOKEN_ROLES
+from repl.bearer import SCHEME as SCHEME
+from repl.bearer import Secret as Secret
+from repl.bearer import parse as parse
 from vlsn.errors import BadArgument, WrongVersion
 from vlsn.levels import TOKENS
 from vlsn.limits import KIB
@@ -38,11 +39,9 @@ URI_BYTES_MAX: Final = KIB
 TITLE_BYTES_MAX: Final = 256
 RATE_MAX: Final = 1 << 40
 SECRET_BYTES: Final = 32
-SCHEME: Final = "Bearer "
 _ID_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz0123456789"
 _ID_LENGTH: Final = 8
 _ID = re.compile(r"[a-z0-9]{8}\Z", re.ASCII)
-_TOKEN = re.compile(r"vlt_([a-z0-9]{8})_([A-Za-z0-9_-]{43})\Z", re.ASCII)
 _HASH = re.compile(r"[0-9a-f]{64}\Z", re.ASCII)
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[!-~]{1,1000}\Z", re.ASCII)
 
@@ -92,40 +91,12 @@ class TokenRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         return 0 < self.expires_us <= now_us
 
 
-class Secret(NamedTuple):
-    """A token as its client has it."""
-
-    id: str
-    secret: str
-
-    def __repr__(self) -> str:
-        return f"Secret({self.id})"
-
-    @property
-    def text(self) -> str:
-        return f"vlt_{self.id}_{self.secret}"
-
-    @property
-    def sha256(self) -> str:
-        return hashlib.sha256(self.secret.encode()).hexdigest()
-
-    def opens(self, record: TokenRecord) -> bool:
-        """Says whether this is the secret of ``record``, in a time that does not depend on it."""
-        return bool(record.sha256) and hmac.compare_digest(self.sha256, record.sha256)
-
-
 def new_secret(random: Random) -> Secret:
     """Makes a token of 256 random bits."""
     number = random.u64()
     letters = [_ID_LETTERS[number // len(_ID_LETTERS) ** at % len(_ID_LETTERS)] for at in range(_ID_LENGTH)]
     bits = b"".join(random.u64().to_bytes(8, "big") for _ in range(SECRET_BYTES // 8))
     return Secret("".join(letters), base64.urlsafe_b64encode(bits).rstrip(b"=").decode())
-
-
-def parse(text: str) -> Secret | None:
-    """Reads a token. Returns None for any other text."""
-    match = _TOKEN.match(text)
-    return Secret(match[1], match[2]) if match is not None else None
 
 
 def key_of(id: str) -> str:

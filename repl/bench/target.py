@@ -14,8 +14,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
+from repl.client.connect import connect
 from repl.client.endpoints import Endpoints
 from repl.cluster import Node, free_base_port, prepare
 from repl.net.network import AiohttpNetwork
@@ -46,13 +47,16 @@ def check_range(name: str, value: float, low: float, high: float) -> None:
 class Given:
     """A cluster that runs already."""
 
+    token: Final = None
+    """The token of the environment, if it has one."""
+
     def __init__(self, urls: str) -> None:
         self.urls = urls
         self.directory = Path(tempfile.gettempdir())
 
     async def __aenter__(self) -> Self:
         """Connects. Raises ``Unreachable`` or ``NotMaster`` if the cluster cannot be measured."""
-        await master_url(self.urls)
+        await master_url(self)
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -64,6 +68,8 @@ class Own:
 
     ``settings`` are settings of the nodes, such as ``checkpoint_bytes``.
     """
+
+    token: Final = ""
 
     def __init__(self, settings: Mapping[str, str | int | float] | None = None, *, within: Path | None = None) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="vlsnlog-bench-", dir=within))
@@ -141,10 +147,7 @@ class Own:
         return await self.status(await Endpoints(self.network, self.cluster.urls).master())
 
 
-async def master_url(urls: str) -> str:
+async def master_url(target: Given | Own) -> str:
     """Returns the master's URL. Raises ``NotMaster``, ``Unreachable``."""
-    network = AiohttpNetwork()
-    try:
-        return await Endpoints(network, urls.split(",")).master()
-    finally:
-        await network.close()
+    async with connect(target.urls, token=target.token) as log:
+        return await log.endpoints.master()

@@ -68,7 +68,7 @@ class Load:
 
 
 async def append(target: Given | Own, load: Load) -> Outcome:
-    async with connect(target.urls, acks=load.acks, durability=load.durability) as client:
+    async with connect(target.urls, acks=load.acks, durability=load.durability, token=target.token) as client:
         return await timed(load, singles(client) if load.batch == 1 else batches(client, load.batch))
 
 
@@ -122,7 +122,7 @@ async def timed(load: Load, begin: Begin) -> Outcome:
 
 
 async def http(target: Given | Own, load: Load) -> Outcome:
-    url = await master_url(target.urls)
+    url = await master_url(target)
     path = f"/v1/entries?acks={load.acks}" + (f"&durability={load.durability}" if load.durability else "")
     value = load.values()[0]
     seconds = min(load.seconds, load.entries_max / 50_000 + 1)
@@ -201,8 +201,8 @@ async def tail(target: Given | Own, load: Load) -> Outcome:
     filler = load.values()[0][STAMP_BYTES:]
 
     async with (
-        connect(target.urls, acks=load.acks, durability=load.durability) as client,
-        connect(target.urls) as reader,
+        connect(target.urls, acks=load.acks, durability=load.durability, token=target.token) as client,
+        connect(target.urls, token=target.token) as reader,
     ):
         begin = await client.append(b"begin")
 
@@ -238,7 +238,7 @@ async def scan(target: Given | Own, load: Load) -> Outcome:
         await _fill(target, load)
     entries = size = 0
     pages = Samples()
-    async with connect(target.urls) as client:
+    async with connect(target.urls, token=target.token) as client:
         start = time.perf_counter()
         began = pages.now()
         async for page in client.read_pages():
@@ -252,7 +252,7 @@ async def scan(target: Given | Own, load: Load) -> Outcome:
 
 async def _fill(own: Own, load: Load) -> None:
     """Fills the log for the load's time, in atomic batches; a batch may have one entry."""
-    async with connect(own.urls) as client:
+    async with connect(own.urls, token=own.token) as client:
         await timed(load, batches(client, load.batch))
 
 

@@ -31,11 +31,16 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def network() -> AsyncIterator[Network]:
-    """Opens the network for the duration of the requests, whose orders it signs (``repl.cli.signing``)."""
+    """Opens the network for the duration of the requests, which carry the environment's token. Orders are signed, too
+    (``repl.cli.signing``). Raises ``BadArgument``."""
+    from repl.bearer import Bearer
     from repl.cli.signing import SigningNetwork
+    from repl.client.bearing import Bearing
     from repl.client.connect import real_network
 
-    opened = SigningNetwork(real_network())
+    bearer = Bearer.of()
+    signing = SigningNetwork(real_network())
+    opened = signing if bearer is None else Bearing(signing, bearer)
     try:
         yield opened
     finally:
@@ -107,7 +112,7 @@ async def _once(
     refusal: VlsnLogError | None = None
     for url in urls:
         try:
-            response = await _redirected(opened, method, f"{url}{path}", body)
+            response = await _redirected(opened, urls, method, f"{url}{path}", body)
         except Unreachable as error:
             refusal = refusal or error
             continue
@@ -118,15 +123,28 @@ async def _once(
     raise refusal or BadArgument("no URL to ask")
 
 
-async def _redirected(opened: Network, method: str, url: str, body: object) -> Response:
-    """Sends a request, and follows redirects to the master."""
+async def _redirected(opened: Network, urls: Sequence[str], method: str, url: str, body: object) -> Response:
+    """Sends a request, and follows redirects to the master. Raises ``BadArgument`` as ``check_redirect``."""
     for _ in range(HOPS_MAX):
         response = await sent(opened, method, url, body=body, timeout_s=ORDER_S)
         location = response.headers.get("Location", "")
         if response.status != 307 or not location.startswith(("http://", "https://")):
             break
+        await check_redirect(opened, urls, url, location)
         url = location
     return response
+
+
+async def check_redirect(opened: Network, urls: Sequence[str], url: str, location: str) -> None:
+    """Checks that the node at ``url`` redirects to one of ``urls`` or to a member that it lists, because the call may
+    carry a token. Raises ``BadArgument``."""
+    node, origin = ("/".join(each.split("/", 3)[:3]) for each in (url, location))
+    if origin in urls:
+        return
+    (told,) = await answers_of(opened, "GET", [f"{node}/v1/group"], "members")
+    members = told["members"] if isinstance(told, dict) else []
+    if origin not in [str(member["url"]).rstrip("/") for member in members]:
+        raise BadArgument(f"{node} redirects to {origin[:200]}, which it does not list as a member")
 
 
 def json_object(response: Response, *needed: str) -> dict[str, Any]:

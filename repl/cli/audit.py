@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from repl.cli.options import Command, json_option, tls_options
+from repl.cli.options import Command, client_options, json_option
 from repl.cli.progress import Show, bars
 from repl.cli.report import count, print_json, print_table, several, size, styled
 from repl.cli.signals import unwound_by_signals
@@ -41,7 +41,7 @@ COLUMNS = ("node", "first", "last", "durable", "behind", "entries", "bytes", "fi
     show_default=True,
     help="How blocks are compared; crc is faster, but no proof against a forger.",
 )
-@tls_options
+@client_options
 @json_option
 def audit(
     sources: tuple[str, ...],

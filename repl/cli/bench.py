@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from repl.cli.options import Command, Commands, acks_option, durability_option, json_option, tls_options
+from repl.cli.options import Command, Commands, acks_option, client_options, durability_option, json_option
 from repl.cli.report import print_json
 from repl.cli.signals import unwound_by_signals
 
@@ -71,7 +71,7 @@ def _add(work: str, said: str) -> None:
         unwound_by_signals()
         return _told(run_bench(options), as_json=as_json)
 
-    for option in (*reversed(_OPTIONS), tls_options):
+    for option in (*reversed(_OPTIONS), client_options):
         option(run)
     bench.command(work, cls=Command, help=said)(run)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from repl import bearer
 from repl.cli.audit import check_spark
 from repl.cli.options import Command
 from repl.cli.report import count, size
@@ -38,6 +39,7 @@ def demo(source: Path | None, entries: int | None, directory: Path | None) -> in
 
     check_spark()
     unwound_by_signals()
+    bearer.forget()
     records = records_of(source, entries)
     if directory is not None:
         return _run(directory, records)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from repl.cli.audit import check_spark, keep_py4j_quiet, progress_on_terminal
-from repl.cli.options import Command, FiniteRange, json_option, tls_options
+from repl.cli.options import Command, FiniteRange, client_options, json_option
 from repl.cli.places import Place, PlaceType
 from repl.cli.report import count, print_json, several, size
 from repl.cli.signals import end_at_once, unwound_by_signals
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 )
 @click.option("--one-exporter", is_flag=True, help="Accept a store that cannot tell two exporters apart.")
 @click.option("--spark-master", default="local[2]", show_default=True, help="Spark master.")
-@tls_options
+@client_options
 @json_option
 def export(
     source: str, to: str, format: str, continuous: bool, interval: float, partition_by: str, key_prefix: str,

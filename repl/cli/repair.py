@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from repl.cli.main import FINDING, OK
-from repl.cli.options import Command, directory_argument, json_option, require_log
+from repl.cli.options import Command, client_options, directory_argument, json_option, require_log
 from repl.cli.report import print_json, several, size
 from repl.cli.verify import progress_bar
 
@@ -26,6 +26,7 @@ PLACES_SHOWN = 20
 )
 @click.option("--right", default="", metavar="SOURCE", help="The copy that is right, if there is no majority.")
 @click.option("--dry-run", is_flag=True, help="Print what would be replaced, and change nothing.")
+@client_options
 @json_option
 def repair(directory: Path, report: str, right: str, dry_run: bool, as_json: bool) -> int:
     """Replace the differing blocks of the stopped node's copy in DIR with those of a majority of the audited copies.

@@ -2,13 +2,12 @@
 
     key      --group-key FILE ─► VLSNLOG_GROUP_KEY ─► on loopback the file that the node itself names (GET /v1/key)
     order    GET /v1/key: group, keys ─► signed call (``repl/auth/peer_calls.py``) ─► only a signed answer counts
-    no key   the order goes unsigned, with the token of VLSNLOG_TOKEN if there is one
+    no key   the order goes unsigned, with the client's token if there is one (``repl.client.bearing``)
 
 1. A key that is named must sign: an order goes to no node that has no key, or does not accept this one.
 2. A file that a node names is used if this user alone can read it, and its keys are the node's. The key itself is
    never sent. An order is signed for the URL's host and port, so no other member takes it.
 3. Questions go unsigned first. They are signed if the node answers 401.
-4. A token goes to https and to loopback only.
 """
 
 from __future__ import annotations
@@ -34,8 +33,6 @@ from vlsn.real.disk import PosixDisk
 from vlsn.seams import Buffer, Channel
 
 GROUP_KEY: Final = ENVIRONMENT_PREFIX + "GROUP_KEY"
-TOKEN: Final = ENVIRONMENT_PREFIX + "TOKEN"
-TOKEN_BYTES_MAX: Final = 128
 KEY_PATH: Final = "/v1/key"
 _ORDERS: Final = ("/v1/admin/", "/v1/cdc/")
 _UNAUTHORIZED: Final = 401
@@ -70,9 +67,8 @@ class SigningNetwork:
         """Makes a request as ``Network.request`` does, signed if it is an order or else refused. Raises
         ``BadArgument`` and ``Unauthorized`` for a key that cannot sign."""
         more: dict[str, Any] = {"body": body, "timeout_s": timeout_s}
-        fields = {**(headers or {}), **_bearing(url)}
         if not urlsplit(url).path.startswith(_ORDERS):
-            answer = await self._network.request(method, url, headers=fields, **more, peer=peer)
+            answer = await self._network.request(method, url, headers=headers, **more, peer=peer)
             if answer.status != _UNAUTHORIZED:
                 return answer
             calls = await self._calls(url, timeout_s)
@@ -81,7 +77,7 @@ class SigningNetwork:
         else:
             calls = await self._calls(url, timeout_s)
             if calls is None:
-                return await self._network.request(method, url, headers=fields, **more, peer=peer)
+                return await self._network.request(method, url, headers=headers, **more, peer=peer)
         return await calls.request(place_of(url), method, url, headers=headers, **more)
 
     async def _calls(self, url: str, timeout_s: float) -> PeerCalls | None:
@@ -166,17 +162,6 @@ def _keyring(path: str) -> Keyring:
 
 def _signs(found: Keyring, node: _Keys) -> bool:
     return found.keys is not None and found.keys.signing.id in node.accepts
-
-
-def _bearing(url: str) -> dict[str, str]:
-    """Returns the header of the token for a call to ``url``."""
-    token = os.environ.get(TOKEN, "")
-    parts = urlsplit(url)
-    if not token or not (parts.scheme == "https" or is_loopback(parts.hostname or "")):
-        return {}
-    if len(token) > TOKEN_BYTES_MAX or not token.isascii() or not token.isprintable():
-        raise BadArgument(f"{TOKEN}: no token, which is vlt_ID_SECRET")
-    return {"Authorization": f"Bearer {token}"}
 
 
 async def _at_once(job: Callable[[], bytes]) -> bytes:

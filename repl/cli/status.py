@@ -21,6 +21,7 @@ from repl.cli.options import Command, json_option, url_option
 from repl.cli.report import print_json, print_table, several, size
 from repl.cli.signals import run
 from repl.cli.upgrade import may_be_raised
+from vlsn.errors import BadArgument, Forbidden, Unauthorized
 
 if TYPE_CHECKING:
     from repl.client.endpoints import Endpoints
@@ -83,9 +84,13 @@ async def ask(urls: Sequence[str]) -> list[dict[str, Any]]:
 
 
 async def _ask(endpoints: Endpoints, urls: Sequence[str]) -> list[dict[str, Any]]:
+    """Asks as ``ask``. Raises the refusal if nodes refuse the token, or it cannot be sent, and no node answers."""
     from repl.client.endpoints import Status
 
     answers = dict(zip(urls, await endpoints.statuses(urls), strict=True))
+    refusals = [each for each in answers.values() if isinstance(each, Unauthorized | Forbidden | BadArgument)]
+    if refusals and not any(isinstance(each, Status) for each in answers.values()):
+        raise refusals[0]
     known = {each.node for each in answers.values() if isinstance(each, Status)}
     members = {name: url for each in answers.values() if isinstance(each, Status) for name, url in each.members.items()}
     more = [url for name, url in members.items() if name not in known and url not in answers]

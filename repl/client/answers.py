@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Never, TypeVar
 
 import msgspec
 
 from repl.web import problem
 from repl.web.types import Response
-from vlsn.errors import BadArgument, BadBody, NotMaster
+from vlsn.errors import BadArgument, BadBody, Forbidden, NotMaster, Unauthorized, VlsnLogError
 from vlsn.format.records import JSON_FAULTS
 
 T = TypeVar("T")
@@ -21,6 +22,13 @@ def right(answer: Response) -> Response:
     if answer.status not in (200, 201, 204):
         raise problem.error_of(bytes(answer.body))
     return answer
+
+
+def refused_by_half(faults: Sequence[VlsnLogError], nodes: int) -> VlsnLogError | None:
+    """Returns the first refusal of the caller's token if at least half of ``nodes`` refuse it. Fewer may have missed a
+    token that the group has, which is in the log of a majority before anyone gets it."""
+    refusals = [fault for fault in faults if isinstance(fault, Unauthorized | Forbidden)]
+    return refusals[0] if refusals and 2 * len(refusals) >= nodes else None
 
 
 def encoded(asked: object) -> bytes:

@@ -15,6 +15,8 @@ from types import TracebackType
 from typing import Any, Generic, Self, overload
 
 from repl.api import Acks, Appended
+from repl.bearer import Bearer
+from repl.client.bearing import Bearing
 from repl.client.codec import BYTES, Codec, CodecName, V, codec_of
 from repl.client.consumer import Consumer, Keeper
 from repl.client.destination import PREFETCH, Destination
@@ -66,6 +68,7 @@ class Client(Reads[V], Generic[V]):
         exactly_once: bool,
         network: Network | None,
         tls: TlsFiles | None = None,
+        bearer: Bearer | None = None,
         codec: Codec = BYTES,
         durability: GroupDurability | None = None,
     ) -> None:
@@ -77,12 +80,14 @@ class Client(Reads[V], Generic[V]):
         self._random = SystemRandom() if exactly_once else None
         self._given_network = network
         self._tls = tls
+        self._bearer = bearer
         self._put: Callable[[Any, Any], Awaitable[int]] = self._refuse
         self._consuming: set[asyncio.Task[None]] = set()
         """The background tasks that read for this client's consumers."""
 
     async def __aenter__(self) -> Self:
-        self._network = real_network(self._tls) if self._given_network is None else self._given_network
+        network = real_network(self._tls) if self._given_network is None else self._given_network
+        self._network = network if self._bearer is None else Bearing(network, self._bearer, learns=True)
         self._endpoints = Endpoints(self._network, self._urls)
         self._reader = Reader(self._endpoints, give_up_s=self._timeout_s)
         self._stages = Stages(self._endpoints, self._network, self._names, timeout_s=self._timeout_s)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any, Literal, overload
 
 from repl.api import Acks
+from repl.bearer import Bearer
 from repl.client.client import Client as Client
 from repl.client.client import acks_of as acks_of
 from repl.client.client import real_network as real_network
@@ -35,6 +36,8 @@ def connect(
     codec: Literal["bytes"] = ...,
     network: Network | None = ...,
     tls: TlsFiles | None = ...,
+    token: str | None = ...,
+    token_file: str | None = ...,
 ) -> Client[Buffer]: ...
 @overload
 def connect(
@@ -47,6 +50,8 @@ def connect(
     codec: Literal["utf8"],
     network: Network | None = ...,
     tls: TlsFiles | None = ...,
+    token: str | None = ...,
+    token_file: str | None = ...,
 ) -> Client[str]: ...
 @overload
 def connect(
@@ -59,6 +64,8 @@ def connect(
     codec: Literal["json"],
     network: Network | None = ...,
     tls: TlsFiles | None = ...,
+    token: str | None = ...,
+    token_file: str | None = ...,
 ) -> Client[Any]: ...
 def connect(
     url: str,
@@ -70,6 +77,8 @@ def connect(
     codec: CodecName = "bytes",
     network: Network | None = None,
     tls: TlsFiles | None = None,
+    token: str | None = None,
+    token_file: str | None = None,
 ) -> Client[Any]:
     """Makes a client of the group that ``url`` names. ``url`` has one or more ``http://HOST:PORT`` or
     ``https://HOST:PORT``, separated by commas.
@@ -89,18 +98,27 @@ def connect(
     key if it has them. By default the environment variables ``VLSNLOG_TLS_CA``, ``VLSNLOG_TLS_CERT`` and
     ``VLSNLOG_TLS_KEY`` name the files, or the system's authorities are trusted.
 
+    ``token`` is the client's token, ``vlt_ID_SECRET``. Or ``token_file`` names a file that holds it, of mode 0600 or
+    0400. The file is read again when a node refuses the token, so a new one needs no restart. By default the token is
+    that of ``VLSNLOG_TOKEN`` or ``VLSNLOG_TOKEN_FILE``; ``token=""`` is for none. A token is sent over https or to this
+    machine's loopback only.
+
     ``connect`` itself opens no connection; ``async with`` does. Raises ``BadArgument``.
     """
     policy = acks_of(acks)
     if not 0 < timeout_s <= 3600:
         raise BadArgument(f"timeout_s: {timeout_s} is out of range; it must be above 0 and at most 3600")
+    urls, bearer = split_urls(url), Bearer.of(token, token_file)
+    if bearer is not None:
+        bearer.check(urls)
     return Client(
-        split_urls(url),
+        urls,
         acks=policy,
         timeout_s=timeout_s,
         exactly_once=exactly_once,
         network=network,
         tls=tls,
+        bearer=bearer,
         codec=codec_of(codec),
         durability=None if durability is None else group_durability(durability),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -17,10 +18,11 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from repl.client.answers import right
+from repl.client.answers import refused_by_half, right
 from repl.web.types import DURABLE, Network, Response
-from vlsn.errors import BadBody, Misdirected, NotMaster, Unreachable, VlsnLogError, WrongGroup, anew, bare
+from vlsn.errors import BadBody, Forbidden, Misdirected, NotMaster, Unreachable, VlsnLogError, WrongGroup, anew, bare
 from vlsn.format.records import JSON_FAULTS
+from vlsn.levels import TOKENS
 from vlsn.seams import Buffer
 
 STATUS_TIMEOUT_S = 2.0
@@ -31,6 +33,8 @@ SILENT_S = 0.3
 """Once more than half of the nodes have answered, the client waits this many seconds for the other nodes."""
 LOOK_EVERY_S = 5.0
 """The client keeps a list of the group's members for this many seconds before it asks the nodes again."""
+_APPENDS_AT = "/v1/produce"
+"""A path that a node which is not the master redirects, whatever roles the caller has."""
 _VLSN = re.compile(r"[0-9]{1,18}\Z")
 
 
@@ -254,7 +258,8 @@ class Endpoints:
         """Finds the master's URL: asks every known node, and returns the first node that leads in a term not below
         any term seen before. If other nodes name a master that could not be asked, the client believes them after
         the master had ``SILENT_S`` seconds to answer itself. ``but`` is the URL of a silent node, which is not
-        asked. Raises ``NotMaster`` if no answer names a master, ``Unreachable`` if no node answers, ``WrongGroup``."""
+        asked. Raises ``NotMaster`` if no answer names a master, ``Unreachable`` if no node answers, ``WrongGroup``, and
+        ``Unauthorized`` if the nodes refuse the client's token."""
         asked = {asyncio.create_task(self._status_or_error(url)): url for url in self.urls if url != but}
         deadline: float | None = None
         loop = asyncio.get_running_loop()
@@ -276,7 +281,37 @@ class Endpoints:
         finally:
             for task in waiting:
                 task.cancel()
-        return self._named([task.result() for task in asked if task not in waiting], set(asked.values()))
+        answers = {asked[task]: task.result() for task in asked if task not in waiting}
+        refusing = [url for url, answer in answers.items() if isinstance(answer, Forbidden)]
+        if refusing and not any(isinstance(answer, Status) for answer in answers.values()):
+            return await self._redirected(refusing)
+        return self._named(list(answers.values()), set(asked.values()))
+
+    async def _redirected(self, urls: Sequence[str]) -> str:
+        """Finds the master with a token that may not ask the nodes at ``urls`` for their status. A node that is not the
+        master redirects whoever would append. Redirects are followed to known URLs only. Raises ``NotMaster``."""
+        self.level = max(self.level, TOKENS)
+        leads = dict(zip(urls, await asyncio.gather(*map(self._leads, urls)), strict=True))
+        named = Counter(url for url in leads.values() if url)
+        known = [url for url in named if leads.get(url) == url] or [url for url in named if url in self.urls]
+        if not known and named:
+            raise NotMaster(
+                f"the master is at {', '.join(named)}, which is not among the given URLs: give the URLs of all "
+                "members, or a token with the role metrics, which may ask for the members"
+            )
+        if not known:
+            raise NotMaster(f"no master is known yet at {', '.join(urls)}")
+        return max(known, key=named.__getitem__)
+
+    async def _leads(self, url: str) -> str:
+        """Returns the URL of the master, as the node at ``url`` redirects there; "" if the node does not say so."""
+        try:
+            answer = await self.request("GET", url + _APPENDS_AT, timeout_s=STATUS_TIMEOUT_S)
+        except VlsnLogError:
+            return ""
+        if answer.status == 307:
+            return answer.headers.get("Location", "").removesuffix(_APPENDS_AT)
+        return url if answer.status in (400, 403) else ""
 
     def _named(self, answers: Sequence[Status | VlsnLogError], asked: set[str]) -> str:
         """Returns the URL of the master that the answers name. Returns "" if that URL was asked itself, because that
@@ -286,6 +321,8 @@ class Endpoints:
             faults = [answer for answer in answers if isinstance(answer, VlsnLogError)]
             if other := next((fault for fault in faults if isinstance(fault, WrongGroup)), None):
                 raise other
+            if refusal := refused_by_half(faults, len(asked)):
+                raise refusal
             shown = next(filter(speaks_otherwise, faults), faults[0] if faults else "silence")
             tls = bool(faults) and all(map(speaks_otherwise, faults))
             raise Unreachable(f"no node answers at {', '.join(self.urls)}: {shown}", tls=tls)

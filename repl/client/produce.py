@@ -10,7 +10,8 @@ append costs only one list append and one future.
    client sends its unanswered groups again, in order, until they are answered or their timeout is over.
 2. Groups are sent in the order of their appends. If the node refuses a group, it also refuses all groups sent after it;
    the client then sends all of them again in the same order.
-3. Every append has a deadline. After its deadline an append fails with the reason that kept it waiting.
+3. Every append has a deadline. After its deadline an append fails with the reason that kept it waiting. An append whose
+   token the master refuses fails at once.
 4. Memory is bounded: at most ``IN_FLIGHT_*`` is unanswered, and the queue is bounded, too.
 5. A master of an older vlsnlog does not accept, in one message, a transaction that sets positions or states. Such a
    transaction fails with ``NoSets``, and is not sent to an older master.
@@ -39,10 +40,12 @@ from vlsn.errors import (
     BadArgument,
     BadBody,
     ChannelClosed,
+    Forbidden,
     LogClosed,
     OutcomeUnknown,
     OutOfSequence,
     TooLarge,
+    Unauthorized,
     UnknownProducer,
     Unreachable,
     VlsnLogError,
@@ -194,8 +197,13 @@ class Producer:
         if not self.queue:
             return
         async with self._endpoints.turns:
-            url, term = await self._endpoints.master(), self._endpoints.term
-            channel = await self._connect(url)
+            try:
+                url, term = await self._endpoints.master(), self._endpoints.term
+                channel = await self._connect(url)
+            except (Unauthorized, Forbidden) as error:  # it will not pass while this token is sent
+                self.queue.fail(error)
+                self._settle()
+                return
         self._progress, self._fault = False, None
         self._silent.clear()
         self._hung.clear()
@@ -379,10 +387,13 @@ class Producer:
         if error.transient or _was_not_submitted(document) or self._comes_again(group, error):
             self._refused.append(group)
             return
+        if isinstance(error, Unauthorized):  # the next connection may have another token, or ends the wait
+            self._refused.append(group)
+            return
         self._progress = True
         if not group.uncertain and group.identity is not None and not group.identity.fixed:
             group.identity = None  # another group may use the sequence now
-        if isinstance(error, TooLarge | BadBody) and len(group.waiters) > 1 and not group.uncertain:
+        if isinstance(error, TooLarge | BadBody | Forbidden) and len(group.waiters) > 1 and not group.uncertain:
             # One invalid append made the node refuse the whole batch. Nothing was logged, so each append is sent alone.
             self._refused.extend(group.split())
         else:

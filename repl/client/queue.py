@@ -136,10 +136,14 @@ class AppendQueue:
         self._fail(late, fault)
         return bool(late)
 
+    def fail(self, error: VlsnLogError) -> None:
+        """Fails the groups that wait."""
+        self._fail(list(self._groups), error)
+
     def close(self, error: VlsnLogError) -> None:
         """Fails the groups that wait, and refuses all later appends."""
         self._closed = True
-        self._fail(list(self._groups), error)
+        self.fail(error)
         self._room.set()
 
     def _put_any(self, value: bytes, key: Key) -> Awaitable[int]:

@@ -22,7 +22,7 @@ import msgspec
 
 from repl.api import ANY, Freshness, ProducerAt, Spans
 from repl.api import LINEARIZABLE as ALL_ACKNOWLEDGED
-from repl.client.answers import decoded, right
+from repl.client.answers import decoded, refused_by_half, right
 from repl.client.backoff import retrying
 from repl.client.endpoints import SILENT_S, Endpoints, silence_of, speaks_otherwise
 from repl.client.page import Page, VlsnPlace, decode_blocks
@@ -34,10 +34,12 @@ from repl.web.types import Response
 from vlsn.errors import (
     BadArgument,
     BadBody,
+    Forbidden,
     NotFound,
     NotInLog,
     TooFarBehind,
     Trimmed,
+    Unauthorized,
     UnsupportedType,
     VlsnLogError,
     WrongGroup,
@@ -377,6 +379,7 @@ class Reader:
         loop = asyncio.get_running_loop()
         urls = self._endpoints.readable
         fault: VlsnLogError | None = None
+        refusals: list[VlsnLogError] = []
         left = deque((self._current + turn) % len(urls) for turn in range(len(urls)))
         asked: dict[asyncio.Task[T], int] = {}
         try:
@@ -396,6 +399,8 @@ class Reader:
                         answer = task.result()
                     except (Trimmed, NotInLog, BadArgument, WrongGroup):
                         raise
+                    except (Unauthorized, Forbidden) as error:
+                        refusals.append(error)
                     except VlsnLogError as error:
                         if fault is None or (speaks_otherwise(fault) and not speaks_otherwise(error)):
                             fault = error
@@ -408,8 +413,7 @@ class Reader:
                 task.cancel()
                 task.add_done_callback(failure_of)
         self._answer_s = min(2 * self._answer_s, ANSWER_TIMEOUT_MAX_S)
-        assert fault is not None
-        raise fault
+        raise refused_by_half(refusals, len(urls)) or fault or refusals[0]
 
     async def _page_of(self, place: VlsnPlace, ask: str, wanted: _Wanted, url: str) -> Page:
         begin = f"from={place.vlsn}&" if place.vlsn is not None else ""
@@ -457,5 +461,6 @@ def _checked(from_vlsn: int | None) -> int | None:
 def _may_pass(error: BaseException) -> bool:
     """Returns whether the error is temporary, so that a later try may succeed."""
     return isinstance(error, VlsnLogError) and not isinstance(
-        error, Trimmed | NotInLog | BadArgument | BadBody | NotFound | UnsupportedType | WrongGroup
+        error,
+        Trimmed | NotInLog | BadArgument | BadBody | NotFound | UnsupportedType | WrongGroup | Unauthorized | Forbidden,
     )

@@ -257,6 +257,8 @@ def connect_sync(
     durability: GivenDurability | None = ...,
     codec: Literal["bytes"] = ...,
     tls: TlsFiles | None = ...,
+    token: str | None = ...,
+    token_file: str | None = ...,
 ) -> SyncClient[Buffer]: ...
 @overload
 def connect_sync(
@@ -268,6 +270,8 @@ def connect_sync(
     durability: GivenDurability | None = ...,
     codec: Literal["utf8"],
     tls: TlsFiles | None = ...,
+    token: str | None = ...,
+    token_file: str | None = ...,
 ) -> SyncClient[str]: ...
 @overload
 def connect_sync(
@@ -279,6 +283,8 @@ def connect_sync(
     durability: GivenDurability | None = ...,
     codec: Literal["json"],
     tls: TlsFiles | None = ...,
+    token: str | None = ...,
+    token_file: str | None = ...,
 ) -> SyncClient[Any]: ...
 def connect_sync(
     url: str,
@@ -289,9 +295,19 @@ def connect_sync(
     durability: GivenDurability | None = None,
     codec: CodecName = "bytes",
     tls: TlsFiles | None = None,
+    token: str | None = None,
+    token_file: str | None = None,
 ) -> SyncClient[Any]:
     """Makes a blocking client with the same arguments as ``connect``. Raises ``BadArgument``."""
     client: Client[Any] = connect(
-        url, acks=acks, timeout_s=timeout_s, exactly_once=exactly_once, durability=durability, codec=codec, tls=tls
+        url,
+        acks=acks,
+        timeout_s=timeout_s,
+        exactly_once=exactly_once,
+        durability=durability,
+        codec=codec,
+        tls=tls,
+        token=token,
+        token_file=token_file,
     )
     return SyncClient(client)

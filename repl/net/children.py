@@ -1,6 +1,7 @@
 """Child processes of a node, each with a socket pair. Their output goes to the node's log.
 
-1. A child is started by ``exec`` of the node's own interpreter, with the node's environment. The thread that starts it
+1. A child is started by ``exec`` of the node's own interpreter, with the node's environment, except for a client's
+   token. The thread that starts it
    lives as long as the node, because the kernel ties the child to this thread. The child stays in the node's session,
    so that only its own priority counts.
 2. A child's output is read as it arrives, so no child waits for the log. At most ``OUTPUT_BYTES_PER_S`` of it goes to
@@ -23,6 +24,7 @@ from contextlib import suppress
 from struct import Struct
 from typing import Final
 
+from repl import bearer
 from vlsn.errors import BadBody, ChannelClosed
 from vlsn.seams import Buffer
 
@@ -43,6 +45,8 @@ OUTPUT_DRAIN_S: Final = 5.0
 """The seconds for which the output is read after the child's end, because a process that the child started may have the
 pipe open, too."""
 NICENESS_LOWEST: Final = 19
+_OF_CLIENTS: Final = (bearer.VARIABLE, bearer.FILE_VARIABLE)
+"""Variables that a child does not inherit: the token is its owner's, and a consumer names one of its own."""
 
 
 class ProcessChild:
@@ -221,6 +225,7 @@ class ProcessChildren:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
+                    env={name: value for name, value in os.environ.items() if name not in _OF_CLIENTS},
                     pass_fds=[theirs.fileno()],
                 )
 

@@ -240,9 +240,10 @@ class _Refusal(Exception):
 
 
 async def _raise_refusal(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-    """Raises a refused upgrade's answer with its problem document, which aiohttp would drop."""
+    """Raises a refused upgrade's answer with its problem document, which aiohttp would drop. A redirect is a refusal,
+    too: aiohttp would call any host that it names."""
     answer = await handler(request)
-    if answer.status >= 400 and "Upgrade" in request.headers:
+    if answer.status >= 300 and "Upgrade" in request.headers:
         async with answer:
             body = await _read(answer, str(request.url))
             raise _Refusal(Response(answer.status, Headers(answer.headers), body))

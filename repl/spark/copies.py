@@ -130,7 +130,8 @@ class Copies:
         texts, asked = options.sources, options.asked
         last = max(options.to_vlsn if isinstance(options.to_vlsn, int) else 0, options.at_least)
         if options.lag_max_s is not None:
-            with connect_sync(",".join(texts), timeout_s=asked.give_up_s or LAG_S) as log:
+            given, token_file = ",".join(texts), asked.token_file or None
+            with connect_sync(given, timeout_s=asked.give_up_s or LAG_S, token_file=token_file) as log:
                 last = max(last, log.durable_vlsn(lag_max_s=options.lag_max_s))
         return cls.reaching(texts, last, asked) if last else cls.of(texts, asked)
 

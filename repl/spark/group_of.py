@@ -12,12 +12,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from repl.audit.live import LiveSource
 from repl.audit.source import Gone, Unreadable
-from repl.tls_files import NO_FILES, TlsFiles
+from repl.spark.options import Asked
 from vlsn.errors import BadArgument, WrongGroup
 
 T = TypeVar("T")
@@ -56,24 +57,25 @@ def one_group(found: Mapping[str, Group], meant: str) -> str:
     return founding or meant
 
 
-def group_of_nodes(urls: Sequence[str], meant: str, give_up_s: float, tls: TlsFiles = NO_FILES) -> str:
+def group_of_nodes(urls: Sequence[str], asked: Asked) -> str:
     """Asks all nodes in ``urls`` for their group until one answers; returns and raises as ``one_group``. Also raises
-    ``Unreadable`` if no node answers for ``give_up_s``."""
-    deadline = time.monotonic() + give_up_s
+    ``Unreadable`` if no node answers for ``asked.give_up_s``."""
+    deadline = time.monotonic() + asked.give_up_s
     while True:
         left_s = max(min(ROUND_S, deadline - time.monotonic()), 0.1)
-        said = at_once(partial(_group_of, left_s, tls), urls)
+        said = at_once(partial(_group_of, replace(asked, group="", give_up_s=left_s)), urls)
         found = {url: group for url, group in zip(urls, said, strict=True) if isinstance(group, Group)}
         if found:
-            return one_group(found, meant)
+            return one_group(found, asked.group)
         errors = [error for error in said if isinstance(error, Unreadable)]
         if time.monotonic() >= deadline or not all(isinstance(error, Gone) for error in errors):
             raise next((error for error in errors if not isinstance(error, Gone)), errors[0])
 
 
-def _group_of(give_up_s: float, tls: TlsFiles, url: str) -> Group | Unreadable:
+def _group_of(asked: Asked, url: str) -> Group | Unreadable:
     try:
-        return Group(*LiveSource(url.rstrip("/"), give_up_s=give_up_s, tls=tls).group())
+        source = LiveSource(url.rstrip("/"), give_up_s=asked.give_up_s, tls=asked.tls, token_file=asked.token_file)
+        return Group(*source.group())
     except Unreadable as error:
         return error
 

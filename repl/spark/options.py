@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any, Final, TypeVar
 
+from repl.bearer import check_path
 from repl.tls_files import NO_FILES, TlsFiles
 from vlsn.errors import BadArgument
 from vlsn.ids import NUMBER_MAX, is_part
@@ -151,6 +152,14 @@ def founding(text: str) -> str:
     return text
 
 
+def file(text: str) -> str:
+    """Parses the path of a file that each executor has."""
+    check_path("option 'tokenFile'", text)
+    if not text.startswith("/") or "\0" in text:
+        raise ValueError("an absolute path, of a file on each executor")
+    return text
+
+
 def reset(text: str) -> int | bool:
     """Parses the option that forgets a sink's state: a VLSN names the state to forget, true means the state of
     another query."""
@@ -210,6 +219,7 @@ OPTIONS: Final = {
         Option("tlsCa", pem_path, EVERY, shown=False),
         Option("tlsCert", pem_path, EVERY, shown=False),
         Option("tlsKey", pem_path, EVERY, shown=False),
+        Option("tokenFile", file, EVERY),
         Option("run", name, frozenset({Use.WRITE}), "run"),
         Option("checkpointLocation", str, frozenset({Use.SINK})),  # an option of Spark itself
         Option("pushdown", switch, _BATCH, "pushdown"),
@@ -218,6 +228,7 @@ OPTIONS: Final = {
 
 
 TLS_OPTIONS: Final = ("tlsCa", "tlsCert", "tlsKey")
+_SECRET: Final = "token"
 _OF_A_CATALOG: Final = "provider"
 """A property that Spark's catalogs add to the options of their tables, and no user sets."""
 TABLES: Final = (
@@ -233,6 +244,11 @@ def check_names(given: Mapping[str, str]) -> None:
     catalog's table."""
     if _OF_A_CATALOG in map(str.lower, given):
         raise BadArgument(f"CREATE TABLE … USING vlsnlog: {TABLES}")
+    if _SECRET in map(str.lower, given):
+        raise BadArgument(
+            "option 'token' would be shown in plans and logs: put the token into a file of mode 0600 on each executor, "
+            "and name it by tokenFile, or set VLSNLOG_TOKEN in the executors' environment"
+        )
     for name in sorted(given):
         if name.lower() not in OPTIONS:
             near = difflib.get_close_matches(name.lower(), OPTIONS, n=1, cutoff=0.5)
@@ -289,11 +305,12 @@ def tls_of(values: Mapping[str, Any], sources: Sequence[str]) -> TlsFiles:
 class Asked:
     """How sources are read: ``group`` is the required identity (empty: any); a node that does not answer fails after
     ``give_up_s`` seconds (0: the default). ``tls``: the files for calls of https; those of the environment take the
-    place of empty ones."""
+    place of empty ones. ``token_file`` is a path on each executor (empty: the environment's token)."""
 
     group: str = ""
     give_up_s: float = 0.0
     tls: TlsFiles = NO_FILES
+    token_file: str = ""
 
 
 AS_USUAL: Final = Asked()
@@ -334,7 +351,12 @@ def options_of(kind: type[Read], given: Mapping[str, str], use: Use) -> Read:
         if one in values and other in values:
             raise BadArgument(f"options {one!r} and {other!r}: only one of them says where it is")
     sources = sources_of(values)
-    asked = Asked(values.get("group", ""), values.get("giveUpSeconds", 0.0), tls_of(values, sources))
+    asked = Asked(
+        values.get("group", ""),
+        values.get("giveUpSeconds", 0.0),
+        tls_of(values, sources),
+        values.get("tokenFile", ""),
+    )
     options = kind(sources=sources, asked=asked, **fields_of(values))
     first, last = options.from_vlsn, options.to_vlsn
     if isinstance(first, int) and isinstance(last, int) and last < first:

@@ -57,5 +57,11 @@ def source_of(text: str, asked: Asked = AS_USUAL) -> Source:
         return RemoteDirectory.of(text)
     source = local_or_live(text)
     if isinstance(source, LiveSource):
-        return replace(source, founding=asked.group, give_up_s=asked.give_up_s, tls=asked.tls)
+        return replace(
+            source,
+            founding=asked.group,
+            give_up_s=asked.give_up_s,
+            tls=asked.tls,
+            token_file=asked.token_file,
+        )
     return source

@@ -188,7 +188,8 @@ async def _written(options: SinkOptions, batch: Batch | None, rows: BatchRows) -
     real = real_network(or_environment(options.tls))
     network = OneLog(real, options.group) if options.group else real
     try:
-        async with connect(",".join(options.urls), timeout_s=min(CALL_S, options.give_up_s), network=network) as log:
+        urls, timeout_s, token_file = ",".join(options.urls), min(CALL_S, options.give_up_s), options.token_file or None
+        async with connect(urls, timeout_s=timeout_s, network=network, token_file=token_file) as log:
             if batch is None:
                 return await write_rows(log, rows, give_up_s=options.give_up_s)
             written = await write_batch(log, batch, rows, reset=options.reset, give_up_s=options.give_up_s)

@@ -220,9 +220,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
     def _client(self, group: str) -> SyncClient[Any]:
         asked = self._options.asked
-        return client_of(
-            ",".join(self._options.sources), replace(asked, group=group, give_up_s=asked.give_up_s or ASK_S)
-        )
+        asked = replace(asked, group=group, give_up_s=asked.give_up_s or ASK_S)
+        return client_of(",".join(self._options.sources), asked)
 
     def _group(self) -> str:
         """Returns the group that the sources reported at this reader's first request; empty if they do not report
@@ -233,7 +232,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
     def _asked_group(self) -> str:
         asked = self._options.asked
-        return group_of_nodes(self._options.sources, asked.group, asked.give_up_s or ASK_S, asked.tls)
+        return group_of_nodes(self._options.sources, replace(asked, give_up_s=asked.give_up_s or ASK_S))
 
     def _group_of(self, offset: Offset) -> str:
         """Returns the group of ``offset``, after a check that the sources belong to it. Raises as ``_group``."""
@@ -317,7 +316,8 @@ class Asking(SyncClient[Any]):
         self._asked, self._urls = asked, urls
         network = real_network(or_environment(asked.tls))
         self._network = OneLog(network, asked.group) if asked.group else network
-        super().__init__(connect(urls, timeout_s=asked.give_up_s * OWN_SHARE, network=self._network))
+        timeout_s, token_file = asked.give_up_s * OWN_SHARE, asked.token_file or None
+        super().__init__(connect(urls, timeout_s=timeout_s, network=self._network, token_file=token_file))
 
     def close(self, *, flush: bool = True) -> None:
         if self._loop is not None:

@@ -36,6 +36,7 @@ class SinkOptions:
 
     urls: tuple[str, ...]
     group: str = ""
+    token_file: str = ""
     sink: str = ""
     run: str = ""
     reset: int | bool = False
@@ -62,6 +63,7 @@ def sink_options(given: Mapping[str, str], use: Use, *, overwrite: bool) -> Sink
         urls=urls,
         tls=tls_of(values, urls),
         group=values.get("group", ""),
+        token_file=values.get("tokenFile", ""),
         give_up_s=values.get("giveUpSeconds", GIVE_UP_S),
         **fields_of(values),
     )

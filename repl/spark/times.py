@@ -33,7 +33,8 @@ def vlsn_at(layout: Layout, time_us: int) -> int:
     source = layout.source
     if isinstance(source, LiveSource):
         try:
-            with connect_sync(source.text, timeout_s=source.give_up_s or ASK_S) as log:
+            timeout_s, token_file = source.give_up_s or ASK_S, source.token_file or None
+            with connect_sync(source.text, timeout_s=timeout_s, token_file=token_file) as log:
                 return int(log.vlsn_at(time_us))
         except Unreachable as error:
             raise Unreadable(f"{source.text}: {error}") from error

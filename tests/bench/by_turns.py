@@ -151,7 +151,7 @@ async def linearizable(target: Given | Own, load: Load) -> Outcome:
         await timed(turn, reading())  # connections are made, and what is read first is read
         for _ in range(READ_TURNS):
             without.append(await timed(turn, reading()))
-            async with _staged(network, f"{await master_url(target.urls)}/v1/transactions", load.batch, value):
+            async with _staged(network, f"{await master_url(target)}/v1/transactions", load.batch, value):
                 beside.append(await timed(turn, reading()))
     finally:
         await network.close()

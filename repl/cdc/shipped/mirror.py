@@ -115,7 +115,9 @@ class Mirror(CdcConsumer):
 
 def _connected(options: MirrorOptions) -> SyncClient[Buffer]:
     files = TlsFiles(options.ca_file, options.cert_file, options.key_file)
-    return connect_sync(options.url, timeout_s=options.timeout_s, tls=files).__enter__()
+    file = options.token_file or None
+    token = "" if file is None else None
+    return connect_sync(options.url, timeout_s=options.timeout_s, tls=files, token=token, token_file=file).__enter__()
 
 
 def _parts(events: Sequence[CdcEvent], bytes_max: int, entries_max: int) -> Iterator[list[CdcEvent]]:

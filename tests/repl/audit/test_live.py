@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 from urllib.request import Request
 
 import pytest
@@ -18,8 +18,12 @@ from tenacity import wait_none
 from repl.audit import live
 from repl.audit.history import parts_of
 from repl.audit.source import Gone, Unreadable
+from repl.auth.tokens import new_secret
+from tests.fakes.random import SeededRandom
 from tests.repl.audit.jobs import audited
 from tests.repl.audit.logs import STORY, Copy
+from tests.repl.test_bearer import written
+from vlsn.errors import BadArgument
 from vlsn.format.segment import segment_name
 
 LAST, DTVLSN = 2000, 1995
@@ -104,6 +108,53 @@ def serving(server: S) -> Iterator[S]:
 
 def served(copy: Copy) -> AbstractContextManager[Server]:
     return serving(Server(copy))
+
+
+class Redirecting(BaseHTTPRequestHandler):
+    """Sends everybody to ``to``, and notes what it got."""
+
+    to = ""
+    tokens: ClassVar[list[str | None]] = []
+
+    def do_GET(self) -> None:
+        self.tokens.append(self.headers["Authorization"])
+        self.send_response(307)
+        self.send_header("Location", f"{self.to}{self.path}")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_a_token_of_a_file_goes_to_the_source_alone(copies: list[Copy], tmp_path: Path) -> None:
+    one, other = new_secret(SeededRandom(1)), new_secret(SeededRandom(2))
+    path, heard = written(tmp_path / "token", one.text), list[str | None]()
+
+    class Hearing(Handler):
+        def do_GET(self) -> None:
+            heard.append(self.headers["Authorization"])
+            super().do_GET()
+
+    server = Server(copies[0])
+    server.RequestHandlerClass = Hearing
+    with serving(server):
+        source = live.LiveSource(server.url, token_file=path)
+        assert source.group()[0] == "g" and heard == [f"Bearer {one.text}"]
+        written(tmp_path / "token", other.text)
+        source.group()
+        assert heard[1:] == [f"Bearer {other.text}"], "a new one needs no other source"
+        Redirecting.to = server.url
+        with serving(ThreadingHTTPServer(("127.0.0.1", 0), Redirecting)) as elsewhere:
+            url = f"http://127.0.0.1:{elsewhere.server_address[1]}"
+            assert live.LiveSource(url, token_file=path).group()[0] == "g"
+        assert heard[2:] == [None] and Redirecting.tokens == [f"Bearer {other.text}"]
+        with pytest.raises(BadArgument, match="https"):
+            live.LiveSource("http://10.0.0.7:7701", token_file=path).group()
+        written(tmp_path / "token", other.text, 0o644)
+        with pytest.raises(BadArgument, match="mode 0644"):
+            source.group()
+        assert other.secret not in repr(source)
 
 
 @pytest.fixture

@@ -261,14 +261,12 @@ async def test_produce_over_a_socket_with_the_largest_batch(
     await channel.close()
 
 
-async def test_produce_on_another_node_follows_to_the_master(
+async def test_an_upgrade_is_not_redirected(
     network: AiohttpNetwork, listener: HttpListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = await follower()
     monkeypatch.setattr(elsewhere.member, "master_url", lambda: listener.url)
     replica = await network.serve("127.0.0.1", 0, Gateway(elsewhere.services).handle)
-    channel = await network.connect(replica.url + "/v1/produce", message_bytes_max=MIB, timeout_s=60)
-    await channel.send(produce_messages.request_header(1, Acks.MAJORITY, 10_000) + batch.encode([b"v"]))
-    assert produce_messages.decode_answers(await channel.receive())[0].done
-    await channel.close()
+    with pytest.raises(NotMaster, match=listener.url):
+        await network.connect(replica.url + "/v1/produce", message_bytes_max=MIB, timeout_s=60)
     await replica.close()

@@ -125,6 +125,20 @@ def test_a_start_that_is_given_up_leaves_nothing(after_s: float) -> None:
     asyncio.run(main())
 
 
+def test_a_child_has_no_token_of_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        child = await ProcessChildren(ignored).start("orders")
+        found = Path(f"/proc/{child.pid}/environ").read_bytes().split(b"\0")
+        child.kill()
+        await child.ended()
+        names = [each.partition(b"=")[0] for each in found]
+        assert b"VLSNLOG_OTHER" in names and not [name for name in names if name.startswith(b"VLSNLOG_TOKEN")]
+
+    for name in ("VLSNLOG_TOKEN", "VLSNLOG_TOKEN_FILE", "VLSNLOG_OTHER"):
+        monkeypatch.setenv(name, "value")
+    asyncio.run(main())
+
+
 def test_a_child_that_cannot_be_watched_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(pid: int, flags: int = 0) -> int:
         raise OSError(errno.EMFILE, "Too many open files")

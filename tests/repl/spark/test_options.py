@@ -36,6 +36,14 @@ from vlsn.errors import BadArgument
         ({"atleast": "0"}, "option 'atLeast' is '0'; it must be a whole number, 1 to"),
         ({"path": "http://a", "lagmaxseconds": "soon"}, "option 'lagMaxSeconds' is 'soon'; it must be a whole number"),
         ({"path": "http://a,d", "lagMaxSeconds": "1"}, "option 'lagMaxSeconds' is asked of running nodes"),
+        (
+            {"TOKEN": "secret"},
+            "option 'token' would be shown in plans and logs: put the token into a file of mode 0600",
+        ),
+        (
+            {"tokenfile": "token"},
+            "option 'tokenFile' is 'token'; it must be an absolute path, of a file on each executor",
+        ),
         ({"paths": "7"}, "option 'paths' is '7'; it must be a list of sources"),
         ({"path": ",".join(f"http://h{n}" for n in range(65))}, "65 sources; one group has at most 64"),
     ],
@@ -44,7 +52,7 @@ def test_a_bad_option_is_refused_by_its_name(given: dict[str, str], message: str
     with pytest.raises(BadArgument) as refused:
         read_options({"path": "d", **given} if given and "path" not in given else given, Use.BATCH)
     assert message in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(refused.value) and "secret" not in str(refused.value)
 
 
 def test_an_option_that_has_its_place_elsewhere_says_where() -> None:

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from itertools import groupby, pairwise
+from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl.cdc.shipped.mirror import _parts
+from repl.auth.tokens import new_secret
+from repl.cdc.consumer import CdcContext, CdcPosition
+from repl.cdc.shipped.mirror import Mirror, _parts
 from repl.client.batch_rows import ROW_OVERHEAD_BYTES
+from tests.fakes.random import SeededRandom
+from tests.repl.client.group import ServedNode
+from tests.repl.node.test_access import made
+from tests.repl.test_bearer import written
+from tests.repl.web.one_node import OneNode, started
+from vlsn.errors import BadArgument, Unauthorized
 from vlsn.format.block import Entry
 from vlsn.ids import Term, Vlsn
+from vlsn.limits import MIB
 
 RUNS = st.lists(st.tuples(st.booleans(), st.lists(st.integers(0, 60), min_size=1, max_size=9)), min_size=1, max_size=20)
 
@@ -47,3 +58,29 @@ def test_parts_are_the_events_and_cut_no_transaction(
     for one, other in pairwise(parts):  # and none is smaller than it had to be
         head = [event for event in other if event.txn and event.txn == other[0].txn] or other[:1]
         assert size(one) + size(head) > bytes_max or len(one) + len(head) > entries_max
+
+
+def test_a_mirror_carries_the_token_of_its_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = new_secret(SeededRandom(1))
+    path = written(tmp_path / "token", one.text)
+
+    async def strict() -> OneNode:
+        node = await started(segment_bytes=2 * MIB, keyed=True, anonymous="none")
+        await made(node, one, "metrics", "read", "append", "consume")
+        return node
+
+    def start(url: str, **options: str) -> CdcPosition:
+        context = CdcContext("copy", "n1", "origin", 5, options={"url": url, **options}, run_on="master", begins=True)
+        mirror = Mirror()
+        try:
+            return mirror.start(context)
+        finally:
+            mirror.stop()
+
+    monkeypatch.setenv("VLSNLOG_TOKEN", one.text)
+    with ServedNode(strict) as served:
+        assert start(served.url, token_file=path).next == 5
+        with pytest.raises(Unauthorized):
+            start(served.url)
+        with pytest.raises(BadArgument, match="https"):
+            start("http://10.0.0.7:7701", token_file=path)

@@ -40,6 +40,8 @@ MIRROR: list[tuple[dict[str, Any], str]] = [
     ({}, "required field `url`"),
     ({"url": "http://a:1", "group": "a b"}, "is no name of a group"),
     ({"url": "http://a:1", "timeout_s": 60}, "options: timeout_s"),
+    ({"url": "http://a:1", "token_file": "token"}, "options: token_file: 'token' is no absolute path"),
+    ({"url": "http://a:1", "token": "secret"}, "unknown option 'token'"),
 ]
 WEBHOOK: list[tuple[dict[str, Any], str]] = [
     ({"url": "https://a/b"}, "give the secret by one of secret_file and secret_env"),
