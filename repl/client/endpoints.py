@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any
+from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
 import msgspec
 
 from repl.client.answers import right
-from repl.web.types import DURABLE, Network, Response
+from repl.web.types import DURABLE, TLS, TLS_ALONE, Network, Response
 from vlsn.errors import BadBody, Misdirected, NotMaster, Unreachable, VlsnLogError, WrongGroup
 from vlsn.format.records import JSON_FAULTS
 from vlsn.seams import Buffer
@@ -94,6 +95,10 @@ class Status:
         return {str(each["name"]): str(each["url"]).rstrip("/") for each in members if {"name", "url"} <= each.keys()}
 
 
+def _by_https(url: str) -> str:
+    return f"https://{url.removeprefix('http://')}"
+
+
 _turns: WeakValueDictionary[tuple[int, tuple[str, ...]], asyncio.Semaphore] = WeakValueDictionary()
 
 
@@ -131,6 +136,8 @@ class Endpoints:
         self._asking: set[asyncio.Task[bool]] = set()
         self._silent: set[str] = set()
         """The URLs that did not answer in time with the group's list. ``look`` does not wait for them."""
+        self._moved: set[str] = set()
+        """The URLs whose ports have refused plain HTTP."""
         self._look: asyncio.Task[None] | None = None
         self._looked_s = 0.0
 
@@ -207,12 +214,21 @@ class Endpoints:
     async def request(
         self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: Buffer = b"", timeout_s: float
     ) -> Response:
-        """Sends a request as ``Network.request`` does, and notes the durable end that the answer names."""
+        """Sends a request as ``Network.request`` does, and notes the durable end that the answer names. If the port
+        refuses plain HTTP, the group has moved to TLS; the request is sent again by https, to the same address."""
         response = await self._network.request(method, url, headers=headers, body=body, timeout_s=timeout_s)
+        if response.headers.get(TLS) == TLS_ALONE and url.startswith("http://"):
+            self._moved.add(f"http://{urlsplit(url).netloc}")
+            self.given = tuple(map(self._now, self.given))
+            return await self.request(method, _by_https(url), headers=headers, body=body, timeout_s=timeout_s)
         durable = response.headers.get(DURABLE, "")
         if _VLSN.match(durable):
             self.called_durable(int(durable))
         return response
+
+    def _now(self, url: str) -> str:
+        """Returns the URL by which the node at ``url`` is asked now."""
+        return _by_https(url) if url in self._moved else url
 
     def called_durable(self, vlsn: int) -> None:
         """Notes that a node called ``vlsn`` durable."""
@@ -228,7 +244,7 @@ class Endpoints:
             msgspec.convert(document, _StatusSaid)
         except JSON_FAULTS as fault:
             raise BadBody(f"{url} answered no status ({fault}); is it a vlsnlog node?") from None
-        return Status(url, document)
+        return Status(self._now(url), document)
 
     async def statuses(self, urls: Sequence[str]) -> list[Status | VlsnLogError]:
         """Asks every node at once. The result has an error in place of each answer that is missing."""

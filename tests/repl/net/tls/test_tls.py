@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from repl.client.endpoints import Endpoints
 from repl.net import entrance, tls
 from repl.net.listener import HttpListener
 from repl.net.network import AiohttpNetwork
@@ -34,6 +35,8 @@ async def handle(request: Request) -> Response | Upgrade:
     try:
         if request.path == "/v1/peer/hello":
             request.check_member(request.query["sender"])
+        if request.path == "/v1/status":
+            return Response(200, {}, b'{"node":"n1","state":"MASTER"}')
         if request.path == "/channel":
             return Upgrade(_echo, 1 << 20)
     except VlsnLogError as error:
@@ -100,8 +103,21 @@ async def test_require_refuses_what_is_plain(tmp_path: Path, ca: Path) -> None:
     ):
         assert (await network.request("GET", f"{listener.url}/", timeout_s=5)).status == 200
         refused = await network.request("GET", f"{insecure(listener)}/", timeout_s=5)
-        assert refused.status == 421
+        assert (refused.status, refused.headers["Vlsnlog-Tls"]) == (421, "require")
         assert isinstance(problem.error_of(bytes(refused.body)), Misdirected)
+
+
+async def test_a_client_that_only_reads_asks_by_https_where_plain_http_is_refused(tmp_path: Path, ca: Path) -> None:
+    async with (
+        serving(trust_of("n1", tmp_path, ca), plain=False) as listener,
+        calling(TlsFiles(ca=str(ca / "ca.pem"))) as network,
+    ):
+        plain = insecure(listener)
+        endpoints = Endpoints(network, [plain, "http://127.0.0.1:1"])
+        answer = await endpoints.request("POST", f"{plain}/v1/x", body=b"v", timeout_s=5)
+        assert (answer.status, bytes(answer.body)) == (200, b"POST b'v'")
+        assert endpoints.readable == [listener.url, "http://127.0.0.1:1"]
+        assert (await endpoints.status(plain)).url == (await endpoints.status(listener.url)).url == listener.url
 
 
 async def test_a_client_trusts_its_authorities_and_the_host_alone(tmp_path: Path, ca: Path) -> None:
