@@ -9,10 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from harness.orders import ROOT
 from harness.report.progress import Progress
 from harness.report.results import command, table
 from harness.run import Options, check_options, run
-from harness.upgrading import ROOT, Code, contents, this_version, unpack, with_settings
+from harness.upgrading import Code, contents, this_version, unpack, with_settings
 
 from vlsn.errors import BadArgument
 from vlsn.levels import LEVELS
