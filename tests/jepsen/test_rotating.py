@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from random import Random
 import pytest
 from harness.checks import check
 from harness.checks.refusals import is_refusal
+from harness.command import add_options, run_command
 from harness.group.nodes import SETTINGS, Group, SomeUrls, make_group
 from harness.judge import refusals
 from harness.ops import Op
@@ -168,6 +170,29 @@ def test_faults_that_a_rotation_cannot_have_beside_it_are_refused(kind: str, mon
     with pytest.raises(BadArgument, match=f"rotations: {kind}"):
         check_options(replace(OPTIONS, kinds=(kind,)))
     check_options(OPTIONS)
+
+
+def test_workloads_run_in_turn_until_one_is_not_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    asked: list[str] = []
+
+    def run_one(options: argparse.Namespace) -> int:
+        asked.append(options.workload)
+        return int(options.workload == "tail")
+
+    monkeypatch.setattr("harness.command._run_one", run_one)
+    assert run_command(parser.parse_args(["--workload", "append,transaction"])) == 0
+    assert run_command(parser.parse_args(["--workload", "tail,cdc"])) == 1
+    assert asked == ["append", "transaction", "tail"]
+
+
+@pytest.mark.parametrize("words", [["--workload", "appends"], ["--rotate-keys", "-1"]])
+def test_what_a_run_cannot_do_is_refused_before_it_begins(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    assert run_command(parser.parse_args(words)) == 2
+    assert words[0] in capsys.readouterr().out
 
 
 def test_urls_of_some_nodes_follow_those_of_all() -> None:

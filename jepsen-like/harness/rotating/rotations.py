@@ -78,7 +78,7 @@ NONE: Final = Asked()
 
 @dataclass
 class Rotating:
-    """The rotations of one run's group, which ``begin`` prepares before its start."""
+    """The rotations of one run's group. ``prepare`` comes before the group's start."""
 
     group: Group
     watch: Watch
@@ -90,6 +90,7 @@ class Rotating:
     rotations: list[Rotation] = field(default_factory=list)
     late: list[str] = field(default_factory=list)
     """Other reasons why the run is unknown."""
+    _began_s: float = field(default=0.0, init=False)
 
     async def prepare(self) -> None:
         """Makes the first authority and certificates. Without the move, the group speaks TLS alone from its start."""
@@ -273,9 +274,6 @@ class Rotating:
     async def _due(self, number: int, count: int) -> None:
         """Returns when the rotation ``number`` of ``count`` may begin."""
         await asyncio.sleep(max(0.0, self._began_s + (number - 1) * self.seconds / count - self.recorder.now_s()))
-
-    def __post_init__(self) -> None:
-        self._began_s = 0.0
 
     def _begins(self, what: str, number: int) -> Rotation:
         rotation = Rotation(what, number, self.recorder.now_s())
