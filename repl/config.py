@@ -35,6 +35,8 @@ DEFAULT_URL: Final = "http://127.0.0.1:7701"
 DEFAULT_GROUP: Final = "vlsnlog"
 FILE_ONLY: Final = frozenset({"cdc"})
 """Settings that are tables. They have neither a flag nor a variable."""
+ANONYMOUS: Final = ("all", "append", "none")
+"""Which roles a call without a token has. ``repl.auth.default_key`` has the default."""
 LOG_FORMATS: Final = ("text", "json")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 CONFIG_BYTES_MAX: Final = 1 << 20
@@ -82,6 +84,16 @@ class NodeConfig:
     tls_key: Path | None = field(default=None, metadata=_about("key of that certificate, in PEM without a password"))
     tls_ca: Path | None = field(
         default=None, metadata=_about("authorities of members and clients, in PEM; read again when they change")
+    )
+    anonymous: str | None = _setting(
+        None,
+        "roles of calls without a token: all, append (all but admin) or none; default: append on loopback with a key, "
+        "else all",
+        choices=ANONYMOUS,
+    )
+    insecure: bool = _setting(False, "whether the node may serve addresses beyond loopback without TLS, key and tokens")
+    token_grace_s: float = _setting(
+        60.0, "seconds without a master after which a node takes no token, as it may miss a revocation", low=1.0
     )
     log_level: str = _setting("info", "least severe level that is logged", choices=LOG_LEVELS)
     log_format: str = _setting("text", "lines of the log as text or as an object each", choices=LOG_FORMATS)
@@ -423,6 +435,8 @@ def _convert(each: Field[Any], raw: Any, place: str) -> Any:
         return Path(_text(raw, place)) if not isinstance(raw, Path) else raw
     if kind == "int":
         return _integer(raw, place, size="bytes" in each.name)
+    if kind == "bool":
+        return _truth(raw, place)
     if kind == "float":
         return _number(raw, place)
     text = _text(raw, place)
@@ -436,6 +450,14 @@ def _text(raw: Any, place: str) -> str:
     if not isinstance(raw, str):
         raise BadArgument(f"{place}: must be a string, not {raw!r}")
     return raw
+
+
+def _truth(raw: Any, place: str) -> bool:
+    if isinstance(raw, bool):
+        return raw
+    if isinstance(raw, str) and raw.lower() in ("true", "false"):
+        return raw.lower() == "true"
+    raise BadArgument(f"{place}: {raw!r} is neither true nor false")
 
 
 def whole_size(raw: str | int, place: str) -> int:

@@ -63,7 +63,8 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
         *("destination.paged", "destination.depaged", "page.damaged", "pages.filled", "pages.note", "pages.unread"),
         *("pages.no_space", "pages.has_space"),
     ),
-    "key": ("key.changed", "key.unread"),
+    "key": ("key.changed", "key.unread", "insecure"),
+    "tokens": ("token.created", "token.rotated", "token.revoked"),
     "cleaning": ("cleaned", "cleaning.paused", "cleaning.resumed", "hold.dropped"),
 }
 WARNINGS: Final = frozenset(
@@ -75,7 +76,7 @@ WARNINGS: Final = frozenset(
         "tls.reload-failed",
         *("producers.lost", "producers.waits", "producers.forgotten"),
         *("cdc.failed", "cdc.waits", "cdc.skipped", "cdc.not_resent", "cdc.not_configured", "cdc.order_failed"),
-        *("pages.note", "pages.unread", "pages.no_space", "key.unread"),
+        *("pages.note", "pages.unread", "pages.no_space", "key.unread", "insecure"),
     }
 )
 ERRORS: Final = frozenset({"damage", "damage.stays", "cdc.parked", "page.damaged"})

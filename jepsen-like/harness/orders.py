@@ -1,4 +1,4 @@
-"""An operator's orders: to a node over HTTP, and by the command ``vlsnlog``."""
+"""An operator's orders: to a node over HTTP, signed as commands sign them, and by the command ``vlsnlog``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from repl.cli.signing import SigningNetwork
 from repl.web.types import Network, Response
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -21,7 +22,8 @@ async def order(network: Network, url: str, what: str, *, body: bytes = b"", tim
     """Posts JSON to ``/v1/admin/WHAT`` at ``url``; a node accepts a change in no other type.
 
     Raises as ``Network.request``."""
-    return await network.request("POST", f"{url}/v1/admin/{what}", headers=_JSON, body=body, timeout_s=timeout_s)
+    signing = SigningNetwork(network)
+    return await signing.request("POST", f"{url}/v1/admin/{what}", headers=_JSON, body=body, timeout_s=timeout_s)
 
 
 async def command(*arguments: str) -> tuple[int, dict[str, Any]]:

@@ -1,1 +1,1 @@
-"""How the members of a group know each other: the group's key, signatures of calls and answers, and sessions."""
+"""Who may do what: the group's key and members' signatures; the roles of the gateway's routes, and clients' tokens."""

@@ -20,11 +20,12 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
+from repl.auth.roles import Role, Route
 from repl.cdc.consumers import CdcConsumers
 from repl.web import query
 from repl.web.json_objects import answered, nothing_asked
 from repl.web.limits import PEER_BODY_BYTES_MAX
-from repl.web.types import Handler, Request, Response
+from repl.web.types import Request, Response
 from vlsn.errors import BadArgument, BadBody, NotFound
 from vlsn.format.records import JSON_FAULTS
 from vlsn.ids import NUMBER_MAX
@@ -63,7 +64,7 @@ class CdcRoutes:
         query.only(request.query, _NONE)
         return answered({"node": self._cdc.name, "consumers": self._cdc.told()})
 
-    def methods(self, path: str) -> Mapping[str, Handler]:
+    def methods(self, path: str) -> Mapping[str, Route]:
         """Returns the methods for the path of one consumer, or of an order to a consumer. Raises ``NotFound``."""
         name, _, order = path.removeprefix(PATH + "/").partition("/")
         name = query.named(name)
@@ -75,10 +76,10 @@ class CdcRoutes:
             "resend": self._resend,
         }
         if not order:
-            return {"GET": partial(self._get, name)}
+            return {"GET": Route(partial(self._get, name), Role.METRICS)}
         if order not in orders:
             raise NotFound(f"there is no {path[:100]}; the orders are {', '.join(orders)}")
-        return {"POST": partial(self._order, orders[order], name)}
+        return {"POST": Route(partial(self._order, orders[order], name), Role.ADMIN)}
 
     async def _get(self, name: str, request: Request) -> Response:
         query.only(request.query, _NONE)

@@ -25,6 +25,9 @@ def _flag(name: str) -> click.Option:
     kind = str(each.type)
     if kind.startswith("Path"):
         return click.Option([f"--{name}"], type=click.Path(path_type=Path), help=text + ".")
+    if kind == "bool":
+        flag = name.replace("_", "-")
+        return click.Option([f"--{flag}/--no-{flag}"], default=None, help=f"{text}.  [default: no-{flag}]")
     metavar = "BYTES" if "bytes" in name else {"int": "NUMBER", "float": "SECONDS"}.get(kind, "TEXT")
     shown = "" if not isinstance(each.default, int | float) else f"  [default: {each.default:g}]"
     if isinstance(each.default, int):

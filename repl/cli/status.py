@@ -251,6 +251,9 @@ def _print(summary: dict[str, Any], reasons: Sequence[str]) -> None:
             click.echo(
                 f"{node['node']}: {', '.join(unsigned)} did not sign the last call or answer with the group's key"
             )
+        if node.get("insecure"):
+            lines = ", ".join(node["protection_missing"])
+            click.echo(f"{node['node']}: insecure, since it serves other machines without {lines}")
         running = (node.get("restore") or {}).get("running")
         if running:
             click.echo(f"{node['node']}: {_restoring(running)}")

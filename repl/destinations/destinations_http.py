@@ -19,7 +19,7 @@ POST …/{name}/retry-dead · delete-dead  {"vlsns": […]}: some dead messages;
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -27,6 +27,7 @@ import msgspec
 import numpy as np
 
 from repl.api import DestinationChange
+from repl.auth.roles import Role, Route
 from repl.destinations import message_batch
 from repl.destinations.consume_messages import WORKER_MESSAGE_BYTES_MAX
 from repl.destinations.consume_ws import Consuming
@@ -86,6 +87,7 @@ class _Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 A = TypeVar("A", bound=_Ack)
+_Call = Callable[[str, Request], Awaitable[Response | Upgrade]]
 _changes = msgspec.json.Decoder(DestinationChange)
 _acks = msgspec.json.Decoder(_Ack)
 _nacks = msgspec.json.Decoder(_Nack)
@@ -100,25 +102,32 @@ class DestinationRoutes:
         self._pieces = pieces
         self._looks = asyncio.Semaphore(LOOKS_AT_ONCE_MAX)
 
-    def methods(self, path: str) -> Mapping[str, Handler]:
+    def methods(self, path: str) -> Mapping[str, Route]:
         """Returns the methods of a path below ``PATH``. Raises ``NotFound``."""
         name, *call = path.removeprefix(PATH + "/").split("/")
         name = query.named(name)
         match call:
             case []:
-                found = {"GET": self._get, "PUT": self._put, "DELETE": self._drop}
-                return {method: partial(self._at_master, partial(each, name)) for method, each in found.items()}
+                return {
+                    "GET": self._route(self._get, name, Role.READ),
+                    "PUT": self._route(self._put, name, Role.DEFINE),
+                    "DELETE": self._route(self._drop, name, Role.DEFINE),
+                }
             case ["messages"]:
-                return {"GET": partial(self._at_master, partial(self._messages, name))}
+                return {"GET": self._route(self._messages, name, Role.CONSUME, peeking=Role.READ)}
             case ["consume"]:
-                return {"GET": partial(self._at_master, partial(self._consume, name))}
+                return {"GET": self._route(self._consume, name, Role.CONSUME)}
             case ["ack"]:
-                return {"POST": partial(self._at_master, partial(self._ack, name))}
+                return {"POST": self._route(self._ack, name, Role.CONSUME)}
             case ["nack"]:
-                return {"POST": partial(self._at_master, partial(self._nack, name))}
+                return {"POST": self._route(self._nack, name, Role.CONSUME)}
             case [order] if order in ORDERS:
-                return {"POST": partial(self._at_master, partial(self._order, name, order))}
+                return {"POST": self._route(partial(self._order, order=order), name, Role.DEFINE)}
         raise NotFound(f"there is no {path[:100]}")
+
+    def _route(self, call: _Call, name: str, role: Role, *, peeking: Role | None = None) -> Route:
+        prefixed = None if role is Role.READ else name
+        return Route(partial(self._at_master, partial(call, name)), role, prefixed, to_master=True, peeking=peeking)
 
     async def list(self, request: Request) -> Response | Upgrade:
         return await self._at_master(self._list, request)
@@ -143,6 +152,8 @@ class DestinationRoutes:
             change = _changes.decode(body or b"{}")
         except JSON_FAULTS as error:
             raise BadBody(f"no settings of a destination: {error}") from None
+        if request.grant.keys:
+            request.grant.check_definition(change.prefix, change.dead_letter)
         told, made = await self._destinations.set_destination(name, change, timeout_s)
         return Response(201 if made else 200, HEADERS, msgspec.json.encode(told))
 
@@ -201,7 +212,7 @@ class DestinationRoutes:
         await self._destinations.nack(name, vlsns, asked.uuid, asked.reason, asked.delay_s)
         return answered({"nacked": len(vlsns)})
 
-    async def _order(self, name: str, order: str, request: Request) -> Response:
+    async def _order(self, name: str, request: Request, *, order: str) -> Response:
         timeout_s = _timeout(request)
         body = await request.body(ACK_BODY_BYTES_MAX)
         try:

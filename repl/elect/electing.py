@@ -95,6 +95,11 @@ class Electing:
             uniform=member.seams.random.uniform,
         )
 
+    @property
+    def silent_s(self) -> float:
+        """The seconds since this node heard a master; 0.0 while it leads."""
+        return 0.0 if self.leads is not None else self.core.silent_s(self._now)
+
     # Time.
 
     async def run(self) -> None:

@@ -216,6 +216,10 @@ class Election:
         self._wait(now, electors)
         return actions
 
+    def silent_s(self, now: float) -> float:
+        """Returns the seconds since a master was heard last."""
+        return max(0.0, now - self._heard_at)
+
     def heard_from(self, member: NodeName, now: float) -> None:
         """Notes that ``member`` has answered this master in its term."""
         self._heard_from[member] = now

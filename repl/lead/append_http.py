@@ -124,7 +124,9 @@ class AppendRoutes:
         body = await self._take_body(request, terms.body_bytes_max)
         submission = await self._submission(terms, body) if terms.long(len(body)) else None
         try:
-            yield submission or terms.submission(body)
+            part = submission or terms.submission(body)
+            terms.grant.check(part)
+            yield part
         finally:
             self._bodies.give(len(body))
 
@@ -204,11 +206,23 @@ class AppendRoutes:
 class _Terms:
     """The parameters in the head of an append: how to decode its body, and when to answer."""
 
-    __slots__ = ("acks", "body_bytes_max", "born", "durability", "key", "kind", "limits", "producer", "timeout_s")
+    __slots__ = (
+        "acks",
+        "body_bytes_max",
+        "born",
+        "durability",
+        "grant",
+        "key",
+        "kind",
+        "limits",
+        "producer",
+        "timeout_s",
+    )
 
     def __init__(self, request: Request, limits: AppendLimits, known: frozenset[str] = APPEND_PARAMETERS) -> None:
         """Reads the parameters. ``known`` are the parameters of the route, besides the key of a single entry."""
         self.limits = limits
+        self.grant = request.grant
         self.kind = _content_type(request)
         self.body_bytes_max = limits.entry_bytes_max if self.kind == OCTETS else limits.body_bytes_max
         self.acks, self.timeout_s, self.key = Acks.MAJORITY, limits.timeout_s, b""
@@ -281,6 +295,8 @@ class _Append:
         try:
             if submission is None:
                 submission = terms.submission(body)
+            if terms.grant.ends:
+                terms.grant.check(submission)
             self._pending = self._appends.submit(submission, terms.acks, self._done, terms.born, terms.durability)
             self._timer = asyncio.get_running_loop().call_later(terms.timeout_s, self._pending.expire)
         except VlsnLogError as error:

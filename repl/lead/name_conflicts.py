@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from repl.api import Puts
 from repl.lead.append_book import Append
 from vlsn.errors import ProducersMissing, QueueFull, StaleTerm, TooLarge
+from vlsn.state.small_state import Share, is_token
 from vlsn.write.queue import Pending
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ class NameConflicts:
         self._log = log
         self.queued: dict[str, list[Append]] = {}
         """The queued appends by the name that they set, in the order of the queue."""
-        self._queued_bytes = 0
-        """The bytes of all names and values that these appends set."""
+        self._queued = {False: Share(), True: Share()}
+        """The queued names, and the bytes of these names and their values: of tokens (True), and of all else."""
 
     def push(self, append: Append) -> None:
         """Queues an append in the log. Raises before anything is logged: ``StaleTerm`` if a name has another value than
@@ -46,8 +47,10 @@ class NameConflicts:
             return
         self._check(puts)
         for name, value in puts.values.items():
+            share = self._queued[is_token(name)]
+            share.names += name not in self.queued
+            share.bytes += _size(name, value)
             self.queued.setdefault(name, []).append(append)
-            self._queued_bytes += _size(name, value)
         puts.unlogged = partial(self.left, append)
         try:
             self._log.append(append)
@@ -71,10 +74,12 @@ class NameConflicts:
             queued = self.queued.get(name)
             if queued is None or append not in queued:
                 continue
-            self._queued_bytes -= _size(name, value)
+            share = self._queued[is_token(name)]
+            share.bytes -= _size(name, value)
             if len(queued) > 1:
                 queued.remove(append)
             else:
+                share.names -= 1
                 del self.queued[name]
 
     def _check(self, puts: Puts) -> None:
@@ -87,14 +92,21 @@ class NameConflicts:
         for name, expected in puts.expects.items():
             self._check_expected(name, expected, puts.values.get(name))
         # Counts as if all queued names were new: a name that is set again counts twice until it is sealed.
-        names, size = len(small) + len(self.queued), small.bytes + self._queued_bytes
+        shares = {
+            token: Share(held.names + queued.names, held.bytes + queued.bytes)
+            for token, held, queued in (
+                (False, small.others, self._queued[False]),
+                (True, small.tokens, self._queued[True]),
+            )
+        }
         for name, value in puts.values.items():
-            fault = small.fault(name, value, names=names, size=size)
+            share = shares[is_token(name)]
+            fault = small.fault(name, value, names=share.names, size=share.bytes)
             if fault is not None:
                 raise TooLarge(f"the small state of the group: {fault}")
             if value is not None:
-                names += name not in small
-                size += _size(name, value)
+                share.names += name not in small
+                share.bytes += _size(name, value)
 
     def _check_expected(self, name: str, expected: int, value: bytes | None) -> None:
         queued = self.queued.get(name)

@@ -35,6 +35,7 @@ from repl.produce_messages import (
     refused_answer,
 )
 from repl.web import problem, query
+from repl.web.grants import Grant
 from repl.web.limits import PRODUCER_BYTES_IN_FLIGHT_MAX, AppendLimits, Budget
 from repl.web.mastership import redirect
 from repl.web.types import Request, Response, Upgrade, require_upgrade
@@ -60,7 +61,7 @@ class ProduceRoutes:
         if not self._appends.member.is_master():
             return redirect(self._appends.member, request)
         require_upgrade(request)
-        producer = _Producer(self._appends, self._bodies, self._limits, self._line)
+        producer = _Producer(self._appends, self._bodies, self._limits, self._line, request.grant)
         return Upgrade(producer.run, REQUEST_MESSAGE_BYTES_MAX, producer.idle)
 
 
@@ -102,8 +103,9 @@ class _Producer:
 
     _channel: Channel
 
-    def __init__(self, appends: NodeAppends, bodies: Budget, limits: AppendLimits, line: Line) -> None:
+    def __init__(self, appends: NodeAppends, bodies: Budget, limits: AppendLimits, line: Line, grant: Grant) -> None:
         self._appends = appends
+        self._grant = grant
         self._bodies = bodies
         self._limits = limits
         self._line = line
@@ -182,6 +184,10 @@ class _Producer:
                 raise BadBody("a producer's message names it in its batch, a transaction's does not")
             if asked.transaction is not None:
                 submission = Transaction([batch], b"", asked.transaction)
+        if self._grant.ends:
+            self._grant.check(submission)
+            if sets is not None:
+                self._grant.check_sets(sets)
         if self._line or not self._put(slot, submission, sets, asked, len(message)):
             self._line.wait(self._again, len(message))
             self._waiting = _Waiting(slot, submission, sets, asked, len(message))

@@ -17,10 +17,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 
 import msgspec
 
 from repl.api import Acks, Appended, CommitSets, Done, Handle
+from repl.auth.roles import Role, Route
 from repl.group.member import Member
 from repl.lead.append_book import Append
 from repl.lead.append_http import ACKS, APPEND_PARAMETERS, AppendRoutes, durability_in, producer_in, puts_of
@@ -30,9 +33,9 @@ from repl.web import problem, query
 from repl.web.json_objects import HEADERS, answered, nothing_asked
 from repl.web.limits import PEER_BODY_BYTES_MAX, STAGED_S, TIMEOUT_S_MAX, AppendLimits
 from repl.web.mastership import redirect
-from repl.web.types import Handler, Request, Response
+from repl.web.types import Request, Response
 from vlsn.durability import GroupDurability
-from vlsn.errors import BadArgument, BadBody, NotFound, VlsnLogError
+from vlsn.errors import BadArgument, BadBody, NotFound, NotMaster, VlsnLogError
 from vlsn.format.batch import Batch
 from vlsn.format.records import JSON_FAULTS
 from vlsn.format.submission import Values
@@ -57,12 +60,13 @@ class NodeTransactions:
     def __init__(self, member: Member) -> None:
         self.member = member
 
-    def begin(self, id: int | None) -> tuple[Handle, int]:
-        """Begins one named ``id``, None for any name; returns with it the bytes of a segment that it may take. Raises
+    def begin(self, id: int | None, owner: str = "") -> tuple[Handle, int]:
+        """Begins one named ``id``, None for any name, for the token ``owner``. Returns it, and the bytes of a segment
+        that it may take. Raises
         ``NotMaster``, ``QueueFull``, ``BadArgument`` for another one's name, ``WrongVersion`` below the level that has
         them."""
         transactions = lead_of(self.member).transactions
-        return transactions.begin(id), transactions.bytes_max
+        return transactions.begin(id, owner), transactions.bytes_max
 
     async def stage(self, handle: Handle, part: Values | Batch, after: int | None, rewinds: int) -> int:
         """Stages more entries, and returns how many there are; ``after``: how many there were, ``rewinds``: how many
@@ -109,6 +113,11 @@ class NodeTransactions:
         """Forgets what is staged. Raises ``TransactionClosed`` once a commit is under way."""
         await lead_of(self.member).transactions.abort(handle)
 
+    def forget(self, handle: Handle) -> None:
+        """Forgets the staged entries, unless a commit is under way, or this node leads no more."""
+        with suppress(NotMaster):
+            lead_of(self.member).transactions.forget(handle)
+
 
 class TransactionRoutes:
     """The routes of transactions. ``appends`` decodes the bodies of entries."""
@@ -118,17 +127,17 @@ class TransactionRoutes:
         self._appends = appends
         self._limits = limits
 
-    def methods(self, path: str) -> Mapping[str, Handler]:
+    def methods(self, path: str) -> Mapping[str, Route]:
         """Returns the methods of a path below ``PATH``. Raises ``NotFound``, ``BadArgument``."""
         text, *call = path.removeprefix(PATH + "/").split("/")
         if call not in ([], ["entries"], ["commit"]):
             raise NotFound(f"there is no {path[:100]}")
         handle = Handle.parse(query.named(text))
         if not call:
-            return {"DELETE": lambda request: self._abort(request, handle)}
+            return {"DELETE": Route(partial(self._abort, handle), Role.APPEND, to_master=True)}
         if call == ["entries"]:
-            return {"POST": lambda request: self._stage(request, handle)}
-        return {"POST": lambda request: self._commit(request, handle)}
+            return {"POST": Route(partial(self._stage, handle), Role.APPEND, to_master=True)}
+        return {"POST": Route(partial(self._commit, handle), Role.APPEND, to_master=True)}
 
     async def begin(self, request: Request) -> Response:
         query.only(request.query, _BEGINNING)
@@ -139,19 +148,27 @@ class TransactionRoutes:
         if not self._transactions.member.is_master():
             return redirect(self._transactions.member, request)
         await nothing_asked(request)
-        handle, bytes_max = self._transactions.begin(id)
+        owner = request.grant.who if request.grant.usage is not None else ""
+        handle, bytes_max = self._transactions.begin(id, owner)
+        self._watch(request, handle)
         return answered({"transaction": str(handle), "expires_s": STAGED_S, "bytes_max": bytes_max})
 
-    async def _stage(self, request: Request, handle: Handle) -> Response:
+    def _watch(self, request: Request, handle: Handle) -> None:
+        """Has the transaction end with the token that stages, as long as its stage lasts without another call."""
+        if request.grant.ends:
+            request.grant.watch(partial(self._transactions.forget, handle), key=handle, lasts_s=2 * STAGED_S)
+
+    async def _stage(self, handle: Handle, request: Request) -> Response:
         if not self._transactions.member.is_master():
             return redirect(self._transactions.member, request)
         after, rewinds = _behind(request)
         async with self._appends.entries(request, _STAGING) as part:
             if part.producer:
                 raise BadArgument("a transaction has its producer's name from its commit: the batch may not name one")
+            self._watch(request, handle)
             return answered({"staged": await self._transactions.stage(handle, part, after, rewinds)})
 
-    async def _commit(self, request: Request, handle: Handle) -> Response:
+    async def _commit(self, handle: Handle, request: Request) -> Response:
         fields = request.query
         query.only(fields, _COMMITTING)
         acks = query.choice(fields, "acks", Acks.MAJORITY, ACKS)
@@ -162,6 +179,8 @@ class TransactionRoutes:
             return redirect(self._transactions.member, request)
         body = await request.body(PEER_BODY_BYTES_MAX)
         sets = decode_sets(body) if body else None
+        if sets is not None and request.grant.ends:
+            request.grant.check_sets(sets)
         loop = asyncio.get_running_loop()
         told: asyncio.Future[Appended | VlsnLogError] = loop.create_future()
 
@@ -190,7 +209,7 @@ class TransactionRoutes:
             return Response(200, HEADERS, result.document())
         return problem.response(result)
 
-    async def _abort(self, request: Request, handle: Handle) -> Response:
+    async def _abort(self, handle: Handle, request: Request) -> Response:
         query.only(request.query, _NONE)
         if not self._transactions.member.is_master():
             return redirect(self._transactions.member, request)

@@ -20,13 +20,14 @@ import msgspec
 from repl.api import (
     ConsumerChange,
 )
+from repl.auth.roles import Role, Route
 from repl.names.positions import NodePositions
 from repl.read.read_http import confirm_alone
 from repl.web import query
 from repl.web.json_objects import answered, nothing_asked
 from repl.web.limits import PEER_BODY_BYTES_MAX, TIMEOUT_S, TIMEOUT_S_MAX
 from repl.web.mastership import redirect
-from repl.web.types import Handler, Request, Response
+from repl.web.types import Request, Response
 from vlsn.errors import BadBody
 from vlsn.format.records import JSON_FAULTS
 
@@ -40,13 +41,13 @@ class ConsumerRoutes:
     def __init__(self, consumers: NodePositions) -> None:
         self._consumers = consumers
 
-    def methods(self, path: str) -> Mapping[str, Handler]:
+    def methods(self, path: str) -> Mapping[str, Route]:
         """Returns the methods for the path of one consumer."""
         name = query.named(path.removeprefix(PATH + "/"))
         return {
-            "GET": partial(self._get, name),
-            "PUT": partial(self._put, name),
-            "DELETE": partial(self._delete, name),
+            "GET": Route(partial(self._get, name), Role.READ),
+            "PUT": Route(partial(self._put, name), Role.CONSUME, name, to_master=True),
+            "DELETE": Route(partial(self._delete, name), Role.DEFINE, name, to_master=True),
         }
 
     async def list(self, request: Request) -> Response:

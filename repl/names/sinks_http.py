@@ -15,13 +15,14 @@ from functools import partial
 
 import msgspec
 
+from repl.auth.roles import Role, Route
 from repl.names.sinks import NodeSinks
 from repl.read.read_http import confirm_alone
 from repl.web import query
 from repl.web.json_objects import answered, nothing_asked
 from repl.web.limits import TIMEOUT_S, TIMEOUT_S_MAX
 from repl.web.mastership import redirect
-from repl.web.types import Handler, Request, Response
+from repl.web.types import Request, Response
 
 PATH = "/v1/sinks"
 _DELETE = frozenset({"timeout", "at"})
@@ -31,10 +32,13 @@ class SinkRoutes:
     def __init__(self, sinks: NodeSinks) -> None:
         self._sinks = sinks
 
-    def methods(self, path: str) -> Mapping[str, Handler]:
+    def methods(self, path: str) -> Mapping[str, Route]:
         """Returns the methods for the path of one sink."""
         name = query.named(path.removeprefix(PATH + "/"))
-        return {"GET": partial(self._get, name), "DELETE": partial(self._delete, name)}
+        return {
+            "GET": Route(partial(self._get, name), Role.READ),
+            "DELETE": Route(partial(self._delete, name), Role.DEFINE, name, to_master=True),
+        }
 
     async def list(self, request: Request) -> Response:
         await confirm_alone(self._sinks.member, request.query)

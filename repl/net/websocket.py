@@ -173,9 +173,9 @@ class WebSocketChannel:
         """Ends the connection at once; its reader and writer get ``ChannelClosed``."""
         self._transport.abort()
 
-    async def close(self) -> None:
+    async def close(self, code: int = 1000) -> None:
         try:
-            await self._socket.close()
+            await self._socket.close(code=code)
         finally:
             if (kept := self._socket.exception()) is not None:
                 bare(kept)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from repl.auth.peer_door import PeerDoor, is_between_members
+from repl.auth.roles import Role, Route
+from repl.auth.signatures import HEADER
 from repl.cdc.cdc_http import PATH as CDC
 from repl.cdc.cdc_http import CdcRoutes
 from repl.cdc.consumers import CdcConsumers
@@ -31,9 +33,15 @@ from repl.names.positions_http import ConsumerRoutes
 from repl.names.sinks import NodeSinks
 from repl.names.sinks_http import PATH as SINKS
 from repl.names.sinks_http import SinkRoutes
+from repl.names.tokens import NodeTokens
+from repl.names.tokens_http import PATH as TOKENS
+from repl.names.tokens_http import TokenRoutes
+from repl.node.access import Access
 from repl.node.admin_http import AdminRoutes, NodeAdministration
+from repl.node.browser_sessions import PATH as SESSION
+from repl.node.browser_sessions import SessionRoutes
 from repl.node.peers import NodePeers
-from repl.node.status_http import NodeMonitoring, StatusRoutes
+from repl.node.status_http import KEY_PATH, NodeMonitoring, StatusRoutes
 from repl.read.long_polls import LongPolls
 from repl.read.read_http import ReadRoutes
 from repl.read.reads import reads_of
@@ -56,12 +64,14 @@ from vlsn.format.own_entries import FOUNDING_FIELD
 class Services:
     """The parts of a node that answer the gateway's calls."""
 
+    access: Access
     appends: NodeAppends
     transactions: NodeTransactions
     member: Member
     consumers: NodePositions
     sinks: NodeSinks
     destinations: NodeDestinations
+    tokens: NodeTokens
     cdc: CdcConsumers
     files: NodeFiles
     door: PeerDoor
@@ -72,11 +82,13 @@ class Services:
     monitoring: NodeMonitoring
 
 
-Methods = Mapping[str, Handler]
+Methods = Mapping[str, Route]
 _APPENDS = "/v1/entries"
 _OF_COMMITS = (TRANSACTIONS, CONSUMERS, SINKS, DESTINATIONS)
 """The calls whose answers depend on COMMIT entries. The answers carry the durable end, so that their clients can then
 read up to there."""
+_HEALTH = ("/healthz", "/readyz", "/metrics")
+_ORDERS = "/v1/admin/"
 _READS = ("GET", "HEAD")
 _CODINGS = {"content-encoding": "identity", "transfer-encoding": "chunked"}
 """The header fields that name codings of a body, each with the only coding that it may name."""
@@ -104,51 +116,60 @@ class Gateway:
         peers, repairs = services.peers, services.repairs
         self._consumers = consumers = ConsumerRoutes(services.consumers)
         self._sinks = sinks = SinkRoutes(services.sinks)
+        self._tokens = tokens = TokenRoutes(services.tokens)
         self._cdc = cdc = CdcRoutes(services.cdc)
         self._destinations = destinations = DestinationRoutes(services.destinations, self.readers, self.handed, pieces)
+        sessions = SessionRoutes(services.access.sessions, services.access)
         admin = AdminRoutes(services.administration)
         self._status = status = StatusRoutes(services.monitoring, pieces)
         self._member = services.member
+        self._access = services.access
         self._browsers = Browsers(services.monitoring.addresses)
         self._check_founding = services.monitoring.check_founding
         self._quick: Mapping[str, Quick] = {"POST": appends.quick, "GET": reads.quick}
         self._entry, self._producer, self._segment = reads.entry, reads.producer, segments.segment
         self._transaction = transactions.methods
         self._paths: Mapping[str, Methods] = {
-            _APPENDS: {"POST": appends.append, "GET": reads.entries},
-            TRANSACTIONS: {"POST": transactions.begin},
-            "/v1/tail": {"GET": tails.tail},
-            "/v1/produce": {"GET": producers.produce},
-            "/v1/feed": {"GET": feeds.feed},
-            "/v1/segments": {"GET": segments.listing},
-            CONSUMERS: {"GET": consumers.list},
-            SINKS: {"GET": sinks.list},
-            SPANS: {"GET": SpanRoutes(services.member).spans},
-            CDC: {"GET": cdc.list},
-            DESTINATIONS: {"GET": destinations.list},
-            "/v1/status": {"GET": status.status},
-            "/v1/events": {"GET": status.events},
-            "/v1/peer/hello": {"POST": answering_members(peers.hello)},
-            "/v1/peer/restore": {"POST": repairs.offer, "GET": repairs.range},
-            "/v1/peer/block": {"GET": repairs.block},
-            "/v1/peer/messages": {"GET": repairs.messages},
-            "/v1/peer/copy": {"GET": repairs.copy},
-            "/v1/peer/vote": {"POST": answering_members(peers.vote)},
-            "/v1/peer/read_index": {"POST": answering_members(peers.read_index)},
-            "/v1/peer/stand": {"POST": answering_members(peers.stand)},
-            "/v1/peer/cdc": {"POST": answering_members(peers.begun)},
-            "/v1/group": {"GET": admin.group},
-            "/v1/admin/group": {"POST": admin.change_group},
-            "/v1/admin/group/settings": {"POST": admin.change_settings},
-            "/v1/admin/transfer": {"POST": admin.transfer},
-            "/v1/admin/checkpoint": {"POST": admin.checkpoint},
-            "/v1/admin/rotate": {"POST": admin.rotate},
-            "/v1/admin/clean": {"POST": admin.clean},
-            "/v1/admin/restore": {"POST": admin.restore},
-            "/metrics": {"GET": status.metrics},
-            "/healthz": {"GET": status.healthz},
-            "/readyz": {"GET": status.readyz},
-            "/": {"GET": status.page},
+            _APPENDS: {
+                "POST": Route(appends.append, Role.APPEND, to_master=True),
+                "GET": Route(reads.entries, Role.READ),
+            },
+            TRANSACTIONS: {"POST": Route(transactions.begin, Role.APPEND, to_master=True)},
+            "/v1/tail": {"GET": Route(tails.tail, Role.READ)},
+            "/v1/produce": {"GET": Route(producers.produce, Role.APPEND, to_master=True)},
+            "/v1/feed": {"GET": Route(feeds.feed, Role.KEY)},
+            "/v1/segments": {"GET": Route(segments.listing, Role.READ)},
+            CONSUMERS: {"GET": Route(consumers.list, Role.READ)},
+            SINKS: {"GET": Route(sinks.list, Role.READ)},
+            SPANS: {"GET": Route(SpanRoutes(services.member).spans, Role.READ)},
+            CDC: {"GET": Route(cdc.list, Role.METRICS)},
+            DESTINATIONS: {"GET": Route(destinations.list, Role.READ, to_master=True)},
+            SESSION: {"POST": Route(sessions.open, Role.OPEN), "DELETE": Route(sessions.close, Role.OPEN)},
+            "/v1/status": {"GET": Route(status.status, Role.METRICS)},
+            "/v1/events": {"GET": Route(status.events, Role.METRICS)},
+            "/v1/peer/hello": {"POST": Route(answering_members(peers.hello), Role.KEY)},
+            "/v1/peer/restore": {"POST": Route(repairs.offer, Role.KEY), "GET": Route(repairs.range, Role.KEY)},
+            "/v1/peer/block": {"GET": Route(repairs.block, Role.KEY)},
+            "/v1/peer/messages": {"GET": Route(repairs.messages, Role.KEY)},
+            "/v1/peer/copy": {"GET": Route(repairs.copy, Role.KEY)},
+            "/v1/peer/vote": {"POST": Route(answering_members(peers.vote), Role.KEY)},
+            "/v1/peer/read_index": {"POST": Route(answering_members(peers.read_index), Role.KEY)},
+            "/v1/peer/stand": {"POST": Route(answering_members(peers.stand), Role.KEY)},
+            "/v1/peer/cdc": {"POST": Route(answering_members(peers.begun), Role.KEY)},
+            "/v1/group": {"GET": Route(admin.group, Role.METRICS)},
+            "/v1/admin/group": {"POST": Route(admin.change_group, Role.ADMIN, to_master=True)},
+            "/v1/admin/group/settings": {"POST": Route(admin.change_settings, Role.ADMIN, to_master=True)},
+            "/v1/admin/transfer": {"POST": Route(admin.transfer, Role.ADMIN, to_master=True)},
+            "/v1/admin/checkpoint": {"POST": Route(admin.checkpoint, Role.ADMIN)},
+            "/v1/admin/rotate": {"POST": Route(admin.rotate, Role.ADMIN)},
+            "/v1/admin/clean": {"POST": Route(admin.clean, Role.ADMIN)},
+            TOKENS: {"GET": Route(tokens.list, Role.ADMIN)},
+            "/v1/admin/restore": {"POST": Route(admin.restore, Role.ADMIN)},
+            "/metrics": {"GET": Route(status.metrics, Role.METRICS)},
+            KEY_PATH: {"GET": Route(status.key, Role.OPEN)},
+            "/healthz": {"GET": Route(status.healthz, Role.OPEN)},
+            "/readyz": {"GET": Route(status.readyz, Role.OPEN)},
+            "/": {"GET": Route(status.page, Role.OPEN)},
         }
 
     async def handle(self, request: Request) -> Response | Upgrade:
@@ -157,6 +178,8 @@ class Gateway:
             self._check(request)
             if is_between_members(request.path):
                 return await self._door.serve(request, self._answered)
+            if HEADER in request.headers:
+                return await self._door.serve_outside(request, self._answered)
         except VlsnLogError as error:
             return problem.response(error)
         return await self._answered(request)
@@ -165,27 +188,34 @@ class Gateway:
         """Answers a request that may be looked at. It never raises, except for a cancel."""
         try:
             methods = self._paths.get(request.path) or self._item(request.path)
-            handler = methods.get(request.method)
-            if handler is None:
-                handler = methods.get("GET") if request.method == "HEAD" else None
-            if handler is None:
+            route = methods.get(request.method)
+            if route is None:
+                route = methods.get("GET") if request.method == "HEAD" else None
+            if route is None:
                 refusal = NotAllowed(f"{request.method[:20]} does not go to {request.path[:100]}")
                 return problem.response(refusal, {"Allow": ", ".join(_allowed(methods))})
-            if request.path == _APPENDS:
-                return await handler(request)
-            if request.method in _READS:
-                return self._with_durable(request, await handler(request))
-            staging = request.path.startswith(TRANSACTIONS) and request.path.endswith("/entries")
-            if request.method in ("POST", "PUT") and not staging:
-                check_json(request)
             try:
-                return self._with_durable(request, await handler(request))
-            finally:
-                self._status.changed()
+                self._access.check(request, route)
+            except VlsnLogError as refusal:
+                return self._access.redirected(request, route) or problem.response(refusal)
+            answer = await self._answer(request, route.handler)
+            return self._access.guarded(request.grant, answer, reads=request.method in _READS)
         except VlsnLogError as error:
             return problem.response(error)
         except Exception as fault:  # a fault must end the request only, not the task's owner
             return problem.response(problem.internal(fault, f"{request.method} {request.path}"))
+
+    async def _answer(self, request: Request, handler: Handler) -> Response | Upgrade:
+        if request.path == _APPENDS:
+            return await handler(request)
+        if request.method in _READS:
+            return self._with_durable(request, await handler(request))
+        if request.method in ("POST", "PUT") and not _is_staging(request.path):
+            check_json(request)
+        try:
+            return self._with_durable(request, await handler(request))
+        finally:
+            self._status.changed()
 
     def _with_durable(self, request: Request, answer: Response | Upgrade) -> Response | Upgrade:
         """Adds the durable end to answers whose clients will want to read up to there."""
@@ -196,13 +226,31 @@ class Gateway:
     def quick(self, request: Request) -> Start | None:
         """Returns the short way for appends and long-polls. Returns None for a head that ``handle`` would refuse."""
         quick = self._quick.get(request.method)
-        if quick is None or request.path != _APPENDS:
+        if quick is None or request.path != _APPENDS or HEADER in request.headers:
             return None
         try:
             self._check(request)
-            return quick(request)
+            route = self._paths[_APPENDS][request.method]
+            self._access.check(request, route)
+            return self._access.guarded_start(request, route, quick(request))
         except VlsnLogError:
             return None
+
+    def keeps(self, request: Request) -> bool:
+        """Says whether a request is served when all connections but the kept ones are busy: health checks, what a key
+        of the group has signed, and the orders of operators. A stranger's request is not, whatever its path."""
+        if request.path in _HEALTH:
+            return True
+        if is_between_members(request.path) or HEADER in request.headers:
+            return self._door.is_signed(request)
+        if not request.path.startswith(_ORDERS):
+            return False
+        try:
+            methods = self._paths.get(request.path) or self._item(request.path)
+            self._access.check(request, methods[request.method])
+        except (VlsnLogError, KeyError):
+            return False
+        return True
 
     def _check(self, request: Request) -> None:
         """Makes the checks that apply to every call. Raises ``Misdirected``, ``Forbidden``, ``UnsupportedType``, and
@@ -224,17 +272,23 @@ class Gateway:
             return self._sinks.methods(path)
         if path.startswith(DESTINATIONS + "/"):
             return self._destinations.methods(path)
+        if path.startswith(TOKENS + "/"):
+            return self._tokens.methods(path)
         if path.startswith(CDC + "/"):
             return self._cdc.methods(path)
         collection, _, item = path.rpartition("/")
         item = query.named(item)
         if item and collection == "/v1/entries":
-            return {"GET": partial(self._entry, item=item)}
+            return {"GET": Route(partial(self._entry, item=item), Role.READ)}
         if item and collection == "/v1/producers":
-            return {"GET": partial(self._producer, item=item)}
+            return {"GET": Route(partial(self._producer, item=item), Role.READ)}
         if item and collection == "/v1/segments":
-            return {"GET": partial(self._segment, item=item)}
+            return {"GET": Route(partial(self._segment, item=item), Role.READ)}
         raise NotFound(f"there is no {path[:100]}")
+
+
+def _is_staging(path: str) -> bool:
+    return path.startswith(TRANSACTIONS) and path.endswith("/entries")
 
 
 def _check_codings(request: Request) -> None:

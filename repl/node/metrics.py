@@ -62,6 +62,7 @@ def _metrics(parts: NodeParts) -> Iterator[Metric]:
     build = GaugeMetricFamily("vlsnlog_build_info", "1, of the version that runs", labels=["version", "python"])
     build.add_metric([said["version"], python], 1.0)
     yield build
+    yield _gauge("insecure", "1 when other machines reach the node without TLS, key or tokens", said["insecure"])
     yield _gauge("first_vlsn", "First VLSN in the log", said["range"]["first"])
     yield _gauge("last_vlsn", "Last VLSN in the log", said["range"]["last"])
     yield _gauge("synced_vlsn", "Last VLSN synced on this node", said["range"]["last_sync"])

@@ -18,6 +18,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
+from repl.auth.exposure import check_exposure, is_exposed, missing_lines
 from repl.cdc.children import Children
 from repl.cdc.host import CdcHost
 from repl.config import NodeConfig
@@ -62,18 +63,23 @@ class Node(NodeParts):
 
     async def start(self) -> None:
         """Starts to listen, then opens the log and takes a role in the background. Raises ``BadArgument`` if the
-        address cannot be bound, or the group's key cannot be read."""
+        address cannot be bound, the group's key cannot be read, or the node would be exposed."""
         member, config = self.member, self.member.config
+        check_exposure(config, member.seams.disk)
         member.keyring.load()
         try:
             gateway = Gateway(self.services, append_limits(config), readers_max=config.readers_max or READERS_MAX)
             self.readers, self.handed = gateway.readers, gateway.handed
-            self.listener = await member.network.serve(config.host, config.port, gateway.handle, quick=gateway.quick)
+            self.listener = await member.network.serve(
+                config.host, config.port, gateway.handle, quick=gateway.quick, keeps=gateway.keeps
+            )
         except OSError as error:
             raise BadArgument(
                 f"cannot listen on {config.listen}: {said_of(error)}; choose another address, or stop "
                 "what listens there"
             ) from error
+        if missing := missing_lines(config):
+            member.event("insecure", missing=", ".join(missing), allowed=config.insecure)
         self._tasks.append(asyncio.create_task(self._live(), name="live"))
 
     async def stop(self) -> None:
@@ -161,9 +167,15 @@ class Node(NodeParts):
         try:
             recovered: Recovered = await member.workers.on_keeper(lambda: open_recovered(member.config, member.seams))
         except WrongVersion as error:
-            if member.config.group_key is not None:
-                raise
-            raise WrongVersion(f"{error}. From level {SIGNED} on a node needs the group's key: set group_key") from None
+            config = member.config
+            if config.group_key is None:
+                raise WrongVersion(
+                    f"{error}. From level {SIGNED} on a node needs the group's key: set group_key"
+                ) from None
+            if is_exposed(config):
+                lines = ", ".join(missing_lines(config)) + ", or insecure = true"
+                raise WrongVersion(f"{error}. From level {SIGNED} on this node needs {lines}") from None
+            raise
         opened = self.open = OpenNode(member, self.confirming, self.restoration, recovered)
         self._unopened = Unopened(member, self.restoration)
         return opened

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from repl.auth.exposure import is_exposed
 from repl.cdc.children import Children
 from repl.cdc.consumers import CdcConsumers
 from repl.cdc.host import CdcNode
@@ -38,7 +39,7 @@ class NodeParts:
         *,
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        if config.group_key is None:
+        if config.group_key is None or is_exposed(config):
             seams = replace(seams, levels=seams.levels.below(SIGNED))
         self.member = Member(config, seams, network, on_fatal=on_fatal)
         self.confirming = Confirming(self.member)

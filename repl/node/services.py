@@ -14,6 +14,8 @@ from repl.lead.transactions_http import NodeTransactions
 from repl.names.begun import NodeBegun
 from repl.names.positions import NodePositions
 from repl.names.sinks import NodeSinks
+from repl.names.tokens import NodeTokens
+from repl.node.access import Access
 from repl.node.admin_http import NodeAdministration
 from repl.node.gateway import Services
 from repl.node.parts import NodeParts
@@ -31,12 +33,14 @@ def services_of(parts: NodeParts) -> Services:
         return await member.opened().part(Giving).give(uuid, since, first, last)
 
     return Services(
+        access=Access(member),
         appends=NodeAppends(member),
         transactions=NodeTransactions(member),
         member=member,
         consumers=NodePositions(member, leads),
         sinks=NodeSinks(member, leads),
         destinations=NodeDestinations(member, leads),
+        tokens=NodeTokens(member, leads),
         cdc=parts.cdc,
         files=NodeFiles(member),
         door=PeerDoor(member.trust, member.seams.random),

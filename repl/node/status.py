@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from repl.auth.exposure import missing_lines
 from repl.destinations.description import destinations_of
 from repl.follow.following import Following
 from repl.group.lost_group import REASON, is_lost
@@ -108,6 +109,8 @@ def _unopened(parts: NodeParts) -> dict[str, Any]:
         "log": None,
         "cleaning": None,
         "key": _key(parts.member),
+        "insecure": bool(missing := missing_lines(parts.member.config)),
+        "protection_missing": missing,
         "damage": [],
         "scrub": None,
         "members": [

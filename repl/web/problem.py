@@ -28,7 +28,7 @@ _KINDS: Mapping[str, tuple[int, str]] = {
     "bad-argument": (400, "A parameter is out of range or not understood"),
     "too-large": (413, "Over a size limit"),
     "unsupported-type": (415, "A content type that is not read here"),
-    "unauthorized": (401, "Not signed with a key of the group, or sent before"),
+    "unauthorized": (401, "Not signed with a key of the group, sent before, or without a known token"),
     "stale-session": (401, "The session of the signature is not known"),
     "forbidden": (403, "Not for whoever sent it"),
     "misdirected": (421, "This node is not known by that name"),
@@ -93,6 +93,8 @@ def response(error: VlsnLogError, headers: Mapping[str, str] | None = None, **mo
     fields = {"Content-Type": CONTENT_TYPE}
     if status in _RETRY_AFTER:
         fields["Retry-After"] = str(RETRY_AFTER_S)
+    if status == 401:
+        fields["WWW-Authenticate"] = "Bearer"
     if headers:
         fields.update(headers)
     return Response(status, fields, document(error, **more))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import parse_qsl
 
+from repl.web.grants import ANYBODY
 from repl.web.limits import BODY_S
 from vlsn.errors import BadArgument, BadBody, Forbidden, TooLarge
 from vlsn.histogram import Histogram
@@ -86,7 +87,20 @@ class Request:
     """One request. ``target`` is the path and query as they were sent; ``path`` is its path. Routes decode
     percent-encoded names in the path later. ``headers`` ignores upper and lower case."""
 
-    __slots__ = ("_body", "_query", "headers", "host", "members", "method", "path", "query_text", "remote", "target")
+    __slots__ = (
+        "_body",
+        "_query",
+        "grant",
+        "headers",
+        "host",
+        "key",
+        "members",
+        "method",
+        "path",
+        "query_text",
+        "remote",
+        "target",
+    )
 
     def __init__(
         self,
@@ -103,7 +117,11 @@ class Request:
         self.remote = remote
         self.members = members
         """The members that the certificate of this connection names. ``None`` for a connection without TLS."""
+        self.key = ""
+        """The ID of the group's key that has signed this request, once its signature is checked; "" for none."""
         self._body = body
+        self.grant = ANYBODY
+        """The rights of the sender, once the gateway has found them out."""
         self.host = headers.get("Host")
         """The host that the request is for. The host of an absolute target takes precedence over the header (RFC 9112
         §3.2.2)."""
@@ -129,7 +147,8 @@ class Request:
 
     async def body(self, limit: int) -> bytes:
         """Reads the whole body. Raises ``TooLarge`` without reading if more than ``limit`` bytes are announced, and as
-        soon as more have arrived. Raises ``BadBody`` if the body does not arrive within ``BODY_S``."""
+        soon as more have arrived. Raises ``BadBody`` if the body does not arrive within ``BODY_S``, and the refusal
+        of a grant that has ended meanwhile."""
         length = self._body.length
         if length == 0:
             return b""
@@ -138,15 +157,14 @@ class Request:
         if isinstance(self._body, BytesBody):
             return await self._body.read()
         async with in_time():
-            first = await self._body.read()
-            if len(first) == length:
-                return first
-            parts, size = [first], len(first)
-            while size <= limit and (part := await self._body.read()):
+            parts, size = [first := await self._body.read()], len(first)
+            while size != length and size <= limit and (part := await self._body.read()):
                 parts.append(part)
                 size += len(part)
         if size > limit:
             raise TooLarge(f"the body has more than {limit} bytes")
+        if (refusal := self.grant.refusal()) is not None:
+            raise refusal
         return b"".join(parts)
 
     def with_body(self, data: bytes) -> Request:
@@ -305,6 +323,8 @@ Start = Callable[[bytes, Answer], Leave]
 Quick = Callable[[Request], Start | None]
 """Returns a short way for requests with exactly this head; the body is not looked at. Returns ``None`` if only the
 ``Handler`` can serve these requests. A carrier may use the short way or ignore it."""
+Keeps = Callable[[Request], bool]
+"""Says whether a request is served when all connections but the kept ones are busy."""
 
 
 class Listener(Protocol):
@@ -341,8 +361,11 @@ class Listener(Protocol):
 class Network(Protocol):
     """Calls other nodes, and serves other nodes and clients."""
 
-    async def serve(self, host: str, port: int, handler: Handler, *, quick: Quick | None = None) -> Listener:
-        """Serves at an address. Raises ``OSError`` if the address cannot be bound."""
+    async def serve(
+        self, host: str, port: int, handler: Handler, *, quick: Quick | None = None, keeps: Keeps | None = None
+    ) -> Listener:
+        """Serves at an address. ``keeps`` says which requests are served when all connections but the kept ones are
+        busy. Raises ``OSError`` if the address cannot be bound."""
         ...
 
     async def request(

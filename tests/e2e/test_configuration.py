@@ -50,6 +50,7 @@ BAD_FILES = {
     "a member twice": ({"n3": 'n2 = "http://127.0.0.1:11"'}, "twice"),
     "no directory": ({"dir": ""}, "dir"),
     "an unknown key": ({"more": "segment_byte = 1"}, "segment_bytes"),
+    "an address beyond loopback": ({"listen": 'listen = "0.0.0.0:17999"'}, 'anonymous = "none"'),
     "no TOML": ({"more": "= ="}, "TOML"),
 }
 """Some of each kind; all others are in ``tests/repl/test_config.py``."""

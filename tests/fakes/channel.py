@@ -266,7 +266,7 @@ class FakeChannel(Channel):
             raise self._gone()
         return self._come.take()
 
-    async def close(self) -> None:
+    async def close(self, code: int = 1000) -> None:
         if self._closed:
             return
         self._closed = self._come.ignored = True

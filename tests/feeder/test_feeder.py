@@ -44,7 +44,7 @@ class Replica(Channel):
         self.begun.set()
         await asyncio.Event().wait()
 
-    async def close(self) -> None:
+    async def close(self, code: int = 1000) -> None:
         pass
 
 

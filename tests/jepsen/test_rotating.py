@@ -109,6 +109,7 @@ def test_a_member_that_was_refused_is_found_in_the_log_of_a_node(tmp_path: Path)
     said = {
         "n1": "INFO n1 tls.reloaded not_after=1 authorities_gone=0\nWARNING n1 feed.end why='Server disconnected'\n",
         "n2": "WARNING n2 peer.silent peer=n1 why='http://h:1/v1/peer/hello: n1 does not accept the key r2: unknown'\n",
+        "n5": "WARNING n5 peer.silent why='the answer in n1's name is not signed: this node speaks TLS alone: use https://'\n",
         "n3": "WARNING n3 tls.reload-failed why='tls_cert: n3.pem: no member would accept it'\n",
     }
     for name, text in said.items():

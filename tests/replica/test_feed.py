@@ -51,7 +51,7 @@ class Master(Channel):
             raise ChannelClosed("hung up")
         return self._messages.pop()
 
-    async def close(self) -> None:
+    async def close(self, code: int = 1000) -> None:
         self._messages.clear()
 
 

@@ -17,7 +17,7 @@ from repl.config import NodeConfig
 from repl.node.node import Node
 from tests.fakes.children import FakeChildren
 from tests.fakes.disk import StopHere
-from tests.fakes.machine import Machine
+from tests.fakes.machine import Machine, Process
 from tests.fakes.net import FakeNet
 from tests.fakes.random import SeededRandom
 from vlsn.ids import NodeName
@@ -67,7 +67,12 @@ class Group:
         self.client = self.net.host("client")
         self.nodes: dict[str, Node] = {}
         self.fatal: list[tuple[str, BaseException]] = []
-        self.settings: dict[str, Any] = {"segment_bytes": SEGMENT, "checkpoint_period_s": 5.0, **settings}
+        self.settings: dict[str, Any] = {
+            "insecure": True,
+            "segment_bytes": SEGMENT,
+            "checkpoint_period_s": 5.0,
+            **settings,
+        }
 
     def machine(self, name: str) -> Machine:
         """Makes a machine with an empty disk: of a newcomer, or in the place of a removed one."""
@@ -101,19 +106,27 @@ class Group:
 
     async def start(self, *names: str) -> None:
         for name in names or self.names:
-            process = self.machines[name].boot()
-            if self.keys is not None:
-                self.write_key(name, self.keys)
-            node = self.node_class(
-                self.config(name),
-                process.seams,
-                process.network,
-                self.children[name],
-                on_fatal=partial(self._ended, name),
-            )
+            process, node = self._boot(name)
             self.nodes[name] = node
             process.start(node.start())
         await asyncio.sleep(0)
+
+    def made(self, name: str) -> Node:
+        """Makes a node whose start the caller awaits."""
+        return self._boot(name)[1]
+
+    def _boot(self, name: str) -> tuple[Process, Node]:
+        process = self.machines[name].boot()
+        if self.keys is not None:
+            self.write_key(name, self.keys)
+        node = self.node_class(
+            self.config(name),
+            process.seams,
+            process.network,
+            self.children[name],
+            on_fatal=partial(self._ended, name),
+        )
+        return process, node
 
     def _ended(self, name: str, error: BaseException) -> None:
         """Handles a node that ended itself.  A process that its disk stopped is killed, not ended, on any thread."""

@@ -120,7 +120,7 @@ class Mute(Channel):
         await asyncio.Event().wait()
         raise AssertionError
 
-    async def close(self) -> None:
+    async def close(self, code: int = 1000) -> None:
         pass
 
 

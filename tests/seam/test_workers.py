@@ -82,7 +82,7 @@ class Line(Channel):
             raise ChannelClosed("the worker is gone")
         return message
 
-    async def close(self) -> None:
+    async def close(self, code: int = 1000) -> None:
         self.closed = True
         self.tell(None)
 

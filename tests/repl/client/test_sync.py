@@ -255,7 +255,7 @@ def test_who_waits_as_another_thread_closes_the_client_is_told(served: ServedNod
 class SlowLine(Line):
     """A line that closes like a socket: not in the same loop turn."""
 
-    async def close(self) -> None:
+    async def close(self, code: int = 1000) -> None:
         await asyncio.sleep(0.1)
         await super().close()
 

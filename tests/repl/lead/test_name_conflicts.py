@@ -161,7 +161,7 @@ def test_limits_count_what_is_queued_too() -> None:
     last = master.log.view.allocated
     master.busy(step)
     assert master.log.view.allocated == last + 5
-    assert master.log.view.history.small.bytes == 254 * 4100
+    assert master.log.view.history.small.size == 254 * 4100
 
 
 def test_names_are_counted_with_those_queued_and_those_of_the_same_commit() -> None:

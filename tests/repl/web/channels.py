@@ -18,6 +18,7 @@ class MemoryChannel(Channel):
         self.sent: list[bytes] = []
         self._incoming: asyncio.Queue[bytes | None] = asyncio.Queue(WINDOW_MESSAGES)
         self._closed = False
+        self.close_code = 0
         self._received = 0
 
     async def send(self, message: Buffer) -> None:
@@ -45,9 +46,10 @@ class MemoryChannel(Channel):
         self._received += len(message)
         return message
 
-    async def close(self) -> None:
+    async def close(self, code: int = 1000) -> None:
         if not self._closed:
             self._closed = True
+            self.close_code = code
             await self.peer._incoming.put(None)
 
     @property

@@ -188,11 +188,16 @@ class OneGroup(Group):
 
 
 async def started(
-    *, hold: bool = False, refuse: Exception | None = None, refusals: Refusals | None = None, **settings: Any
+    *,
+    keyed: bool = False,
+    hold: bool = False,
+    refuse: Exception | None = None,
+    refusals: Refusals | None = None,
+    **settings: Any,
 ) -> OneNode:
     """Returns the master of a group of one. Its segments are of 64 KiB unless ``settings`` say otherwise: a fake disk
     takes a second to make one of 64 MiB."""
-    group = OneGroup(1, 1, levels=LEVELS, keyed=False, **settings)
+    group = OneGroup(1, 1, levels=LEVELS, keyed=keyed, **settings)
     await group.start()
     await group.serving()
     node = group.nodes["n1"]
@@ -213,9 +218,9 @@ async def cleaned() -> OneNode:
     return node
 
 
-async def follower() -> OneNode:
+async def follower(*, keyed: bool = False) -> OneNode:
     """Returns a node that follows ``http://n1:7701``."""
-    group = OneGroup(1, 2, levels=LEVELS, keyed=False)
+    group = OneGroup(1, 2, levels=LEVELS, keyed=keyed)
     await group.start()
     await group.serving("n1")
     node = group.nodes["n2"]

@@ -15,8 +15,8 @@ from vlsn.ids import Vlsn
 from vlsn.limits import SMALL_STATE_NAMES_MAX, SMALL_STATE_VALUE_BYTES_MAX
 from vlsn.state.small_state import Kept, SmallState, SmallStateLimits, SmallStateRecord
 
-LIMITS = SmallStateLimits(names=3, name_bytes=4, value_bytes=6, bytes=20)
-NAMES = ["a", "b", "c", "dd", "eeee", "fffff", "", "é"]
+LIMITS = SmallStateLimits(names=3, name_bytes=8, value_bytes=6, bytes=20, tokens=2, tokens_bytes=30)
+NAMES = ["a", "b", "c", "dd", "eeee", "ninebytes", "", "é", "token/1", "token/22", "token/3", "token/333"]
 VALUES = st.none() | st.binary(max_size=7)
 Commit = tuple[int, Mapping[str, bytes | None]]
 
@@ -32,12 +32,17 @@ def model(commits: list[Commit]) -> dict[str, Kept]:
                 continue
             size = len(name.encode()) + len(value)
             before = len(name.encode()) + len(known[name].value) if name in known else 0
-            total = sum(len(each.encode()) + len(kept.value) for each, kept in rest.items())
+            share = {each: kept for each, kept in rest.items() if each[:6] == "token/"}
+            names_max, bytes_max = LIMITS.tokens, LIMITS.tokens_bytes
+            if name[:6] != "token/":
+                share = {each: kept for each, kept in rest.items() if each[:6] != "token/"}
+                names_max, bytes_max = LIMITS.names, LIMITS.bytes
+            total = sum(len(each.encode()) + len(kept.value) for each, kept in share.items())
             if (
                 0 < len(name.encode()) <= LIMITS.name_bytes
                 and len(value) <= LIMITS.value_bytes
-                and len(rest) < LIMITS.names
-                and (size <= before or total + size <= LIMITS.bytes)
+                and len(share) < names_max
+                and (size <= before or total + size <= bytes_max)
             ):
                 known = {**rest, name: Kept(Vlsn(vlsn), value)}
     return known
@@ -119,8 +124,10 @@ class Table(RuleBasedStateMachine):
     def it_knows_what_the_log_says(self) -> None:
         known = model(self.commits)
         assert dict(self.table) == known
-        assert self.table.bytes == sum(len(name.encode()) + len(kept.value) for name, kept in known.items())
-        assert len(known) <= LIMITS.names
+        assert self.table.size == sum(len(name.encode()) + len(kept.value) for name, kept in known.items())
+        assert self.table.tokens.names == sum(name.startswith("token/") for name in known) <= LIMITS.tokens
+        assert self.table.others.names == len(known) - self.table.tokens.names <= LIMITS.names
+        assert self.table.tokens.bytes <= LIMITS.tokens_bytes and self.table.others.bytes <= LIMITS.bytes
 
     @invariant()
     def it_knows_what_was_so_at_any_vlsn_that_is_not_settled(self) -> None:
@@ -212,3 +219,13 @@ def test_limits_are_told_before_anything_is_logged() -> None:
     table.note(Vlsn(1), {"a": b"1"})
     for size in (1 << 20, (1 << 20) + 1):
         assert table.fault("a", b"2", names=SMALL_STATE_NAMES_MAX, size=size) is None, "it takes no more than before"
+
+
+def test_neither_tokens_nor_other_names_fill_the_share_of_the_others() -> None:
+    table = SmallState(limits=SmallStateLimits(names=2, tokens=2))
+    table.note(Vlsn(4), {"a": b"1", "b": b"1", "c": b"1", "token/a": b"1"})
+    assert set(table) == {"a", "b", "token/a"}, "the share of the others is full"
+    table.note(Vlsn(5), {"token/b": b"1", "token/c": b"1", "a": None, "d": b"1"})
+    assert set(table) == {"b", "d", "token/a", "token/b"}, "the share of tokens is full"
+    again = SmallState(table.snapshot(Vlsn(5))())
+    assert (again.tokens, again.others) == (table.tokens, table.others)
