@@ -18,11 +18,13 @@ from harness.checks import check
 from harness.group.partitions import Shape
 from harness.nemesis.plan import KINDS, WAYS
 from harness.ops import read_history
+from harness.orders import ROOT
 from harness.report.progress import Progress
 from harness.report.results import command, new_directory, table, write_results
 from harness.report.timeline import write_timeline
+from harness.rotating.rotations import Asked
 from harness.run import Options, check_options, run
-from harness.upgrading import ROOT, Code, unpack
+from harness.upgrading import Code, unpack
 from harness.workloads.work import NAMES
 from repl.cluster import NodeEnded
 from vlsn.errors import BadArgument
@@ -35,7 +37,7 @@ TIMES = {"ms": 1e-3, "s": 1.0}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--workload", choices=NAMES, default="append")
+    parser.add_argument("--workload", default="append", help=f"one or more in turn: {','.join(NAMES)}")
     parser.add_argument(
         "--nemesis", default="kill,pause,partition", help=f"kinds of faults: {','.join(KINDS)}, or none"
     )
@@ -73,13 +75,34 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "counts for --nemesis",
     )
     parser.add_argument("--python", default=sys.executable, help="the interpreter that has what that version needs")
+    parser.add_argument(
+        "--rotate-keys", type=int, default=0, metavar="N", help="exchange the group's key N times meanwhile"
+    )
+    parser.add_argument(
+        "--rotate-certs",
+        type=int,
+        default=0,
+        metavar="N",
+        help="TLS alone: give every node new certificates N times meanwhile, and exchange the authority once",
+    )
+    parser.add_argument(
+        "--move", choices=("off-to-require",), help="the group begins without TLS, and moves to TLS alone meanwhile"
+    )
     parser.add_argument("--no-audit", dest="audit", action="store_false", help="leave out the Spark audit")
     parser.add_argument("--store", type=Path, help="directory of all runs; default: jepsen-like/store")
     parser.add_argument("--keep", action="store_true", help="keep the nodes' data of a valid run, too")
 
 
 def run_command(options: argparse.Namespace) -> int:
-    """Runs the command and returns its exit status."""
+    """Runs each workload in turn. Returns the first exit status that is not 0."""
+    for workload in options.workload.split(","):
+        options.workload = workload
+        if status := _run_one(options):
+            return status
+    return 0
+
+
+def _run_one(options: argparse.Namespace) -> int:
     try:
         asked = _asked(options)
         check_options(asked)
@@ -115,11 +138,8 @@ def upgrade_command(options: argparse.Namespace) -> int:
         print(f"unknown: {error}")
         return 2
     options.upgrade_from, options.python = code.path, code.python
-    for workload in [options.workload] if options.workload else UPGRADED:
-        options.workload = workload
-        if status := run_command(options):
-            return status
-    return 0
+    options.workload = options.workload or ",".join(UPGRADED)
+    return run_command(options)
 
 
 def check_command(options: argparse.Namespace) -> int:
@@ -142,6 +162,10 @@ def check_command(options: argparse.Namespace) -> int:
 
 def _asked(options: argparse.Namespace) -> Options:
     """Parses the options of a run. Raises ``BadArgument``."""
+    if options.workload not in NAMES:
+        raise BadArgument(f"--workload: {options.workload} is not one of {', '.join(NAMES)}")
+    if min(options.rotate_keys, options.rotate_certs) < 0:
+        raise BadArgument("--rotate-keys, --rotate-certs: at least 0")
     kinds = () if options.nemesis == "none" else tuple(dict.fromkeys(options.nemesis.split(",")))
     kills, disks = tuple(options.kill.split(",")), tuple(options.disk.split(","))
     asked = (("--nemesis", kinds, KINDS), ("--kill", kills, WAYS["kill"]), ("--disk", disks, WAYS["disk"]))
@@ -164,6 +188,7 @@ def _asked(options: argparse.Namespace) -> Options:
         audit=options.audit,
         between=options.between,
         shape=Shape(options.link_rate, options.link_delay),
+        rotations=Asked(options.rotate_keys, options.rotate_certs, options.move is not None),
         upgrade_from=Code("P", options.upgrade_from.resolve(), options.python) if options.upgrade_from else None,
     )
 

@@ -11,12 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.checks import Anomaly
+from harness.checks.refusals import is_refusal
 from harness.ops import Op
 from harness.values import key_of, value_of
 from repl.audit.digest import entry_digest
 
 FINDINGS_MAX = 5
 LOG_FILE = "node.log"
+MOVED = "this node speaks TLS alone"
+"""A member's words to one whose settings still have its plain URL. That one then tries the URL of the GROUP entry."""
 
 
 async def verify(directories: dict[str, Path]) -> list[Anomaly]:
@@ -39,6 +42,19 @@ def faults(directories: dict[str, Path]) -> list[Anomaly]:
         if at:
             what = next((line for line in lines[at[0] + 1 :] if line[:1].strip()), "")
             found.append(Anomaly("node-fault", name, f"{len(at)} tracebacks in {LOG_FILE}; first {what[:200]}"))
+    return found
+
+
+def refusals(directories: dict[str, Path]) -> list[Anomaly]:
+    """Returns one anomaly for each node whose log says that a member was refused for its key or certificate."""
+    found = []
+    for name, path in directories.items():
+        log = path / LOG_FILE
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        refused = [line for line in lines if is_refusal(line) and MOVED not in line]
+        if refused:
+            what = f"{len(refused)} lines of {LOG_FILE}; first {refused[0][:300]}"
+            found.append(Anomaly("member-refused", name, what))
     return found
 
 

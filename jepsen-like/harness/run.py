@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from harness.captures.observing import Observer
 from harness.captures.recording import recording_of
 from harness.captures.settings import give_consumers
 from harness.checks import Anomaly, Found, check
-from harness.group.nodes import SETTINGS, Group, Refused, make_group
+from harness.group.nodes import SETTINGS, Group, Refused, SomeUrls, make_group
 from harness.group.partitions import UNSHAPED, Shape
 from harness.group.watch import Watch
 from harness.nemesis import clock, disk
@@ -35,6 +35,9 @@ from harness.nemesis.plan import WAYS, plan
 from harness.ops import Op, Recorder, read_history
 from harness.person import Person
 from harness.report.progress import Progress
+from harness.rotating.credentials import Credentials, trusting
+from harness.rotating.rotations import NONE as NO_ROTATIONS
+from harness.rotating.rotations import Asked, Rotating, Rotation
 from harness.upgrading import SETTINGS as UPGRADE_SETTINGS
 from harness.upgrading import Code, Upgrade
 from harness.workloads import destinations
@@ -79,6 +82,8 @@ class Options:
     """The shape of each directed pair of nodes."""
     upgrade_from: Code | None = None
     """The version that the nodes run at first (``harness.upgrading``); the upgrade lasts as long as it does."""
+    rotations: Asked = NO_ROTATIONS
+    """The rotations of key and certificates; the run lasts until they are done."""
 
 
 @dataclass(slots=True)
@@ -106,6 +111,9 @@ class Outcome:
     """The counts of the events that consumers inside the nodes received."""
     upgraded: dict[str, int] = field(default_factory=dict)
     """The counts of the upgrade's steps."""
+    rotated: list[Rotation] = field(default_factory=list)
+    missed: int = 0
+    """Files of rotations that stopped nodes got before their next start."""
 
     @property
     def valid(self) -> bool | str:
@@ -132,13 +140,19 @@ def check_options(options: Options) -> None:
         raise BadArgument(f"--workload cdc judges positions that no disk has lost; leave out {', '.join(sorted(lost))}")
     if options.upgrade_from is not None and (own := {"disk", "members", "cleaning", "transfer"} & set(options.kinds)):
         raise BadArgument(f"--upgrade-from wipes, cleans, transfers and changes members itself; leave out {min(own)}")
+    if options.rotations and options.upgrade_from is not None:
+        raise BadArgument("rotations of this version's files are not known to a previous one; leave out --upgrade-from")
+    if options.rotations and (odd := {"clock", "members"} & set(options.kinds)):
+        raise BadArgument(
+            f"rotations: {min(odd)}: certificates are judged by clocks, and members are asked by name; leave it out"
+        )
 
 
 async def run(options: Options, directory: Path, *, progress: Progress) -> Outcome:
     """Runs in ``directory``, which gets the nodes' directories and ``history.jsonl``; blocks until the end."""
     outcome = Outcome(options)
     recorder = Recorder(directory / "history.jsonl")
-    network = AiohttpNetwork()
+    network, secrets = AiohttpNetwork(), ExitStack()
     try:
         group = await _group(outcome, directory / "nodes", network, progress)
         captures = directory / "captures" if work_of(options.workload).captures else None
@@ -148,6 +162,7 @@ async def run(options: Options, directory: Path, *, progress: Progress) -> Outco
         if "clock" in options.kinds:
             _give_clocks(group)
         watch = Watch(group.urls, network, recorder)
+        rotating = await _secured(options, group, watch, recorder, directory / "secrets", secrets, progress)
         fragile = disk.minority(group.founders, Random(f"{options.seed} disk"))
         nemesis = Nemesis(group, watch, network, recorder, fragile=fragile)
         observer = Observer(group, watch, recorder, captures, options.seed) if captures is not None else None
@@ -156,16 +171,20 @@ async def run(options: Options, directory: Path, *, progress: Progress) -> Outco
         if options.upgrade_from is not None:
             work = work_of(options.workload)
             upgrade = Upgrade(
-                group, watch, nemesis.changing, recorder, network, work, progress.say, options.upgrade_from
+                *(group, watch, nemesis.changing, recorder, network, work, progress.say, options.upgrade_from),
+                kills="kill" in options.kinds,
             )
         try:
-            await _stages(_Run(options, outcome, group, watch, nemesis, recorder, network, progress, observer, upgrade))
+            await _stages(
+                _Run(options, outcome, group, watch, nemesis, recorder, network, progress, observer, upgrade, rotating)
+            )
         finally:
             await group.close()
             if observer is not None:
                 observer.look_at_the_end()
         outcome.masters, outcome.members = list(watch.masters), list(group.listed)
     finally:
+        secrets.close()
         await network.close()
         recorder.close()
     outcome.ops = dict(recorder.counts)
@@ -178,9 +197,15 @@ async def run(options: Options, directory: Path, *, progress: Progress) -> Outco
     outcome.found = await asyncio.to_thread(check, history)
     if upgrade is not None:
         _note_upgrade(outcome, upgrade)
+    if rotating is not None:
+        outcome.rotated, outcome.missed = rotating.rotations, rotating.credentials.missed
+        outcome.lacks += rotating.lacks
     directories = {name: group.directory(name) for name in group.names if group.used(name)}
     progress.stage("verifies the directories")
     await _verify(outcome, directories)
+    if rotating is not None:
+        for anomaly in judge.refusals(directories):
+            outcome.found.add(anomaly)
     directories = {name: directories[name] for name in group.listed}
     if captures is not None:
         progress.stage("checks what consumers were given")
@@ -233,6 +258,26 @@ class _Run:
     progress: Progress
     observer: Observer | None
     upgrade: Upgrade | None
+    rotating: Rotating | None
+
+
+async def _secured(
+    options: Options,
+    group: Group,
+    watch: Watch,
+    recorder: Recorder,
+    directory: Path,
+    secrets: ExitStack,
+    progress: Progress,
+) -> Rotating | None:
+    """Gives the nodes a key and certificates of their own, if they are to be rotated."""
+    if not options.rotations:
+        return None
+    credentials = Credentials(group, directory, Random(f"{options.seed} credentials"))
+    secrets.enter_context(trusting(credentials.clients))
+    rotating = Rotating(group, watch, recorder, credentials, options.rotations, options.seconds, progress.say)
+    await rotating.prepare()
+    return rotating
 
 
 async def _stages(run: _Run) -> None:
@@ -316,11 +361,14 @@ async def _work(run: _Run, work: Work) -> None:
         if work.destinations:
             tasks.create_task(destinations.consume(run.group.urls, run.recorder, options.seed, stop))
         striking = tasks.create_task(run.nemesis.run(strikes))
+        rotating = None if run.rotating is None else tasks.create_task(run.rotating.run())
         if run.upgrade is None:
             await asyncio.sleep(options.seconds)
         else:
             await run.upgrade.run()
         await striking
+        if rotating is not None:
+            await rotating
         stop.set()
 
 
@@ -333,14 +381,14 @@ def _readers(run: _Run, work: Work, positions: Positions, settled: asyncio.Event
     choices += [names[turn % len(names) :] + names[: turn % len(names)] for turn in range(work.readers)]
     for number, order in enumerate(choices):
         process = f"r{number}"
-        urls = {name: run.group.urls[name] for name in order}
+        urls = SomeUrls(run.group.urls, order)
         chance = Random(f"{run.options.seed} {process}")
         reading = follow(process, urls, run.recorder, positions, chance=chance, restless=work.restless, settled=settled)
         tasks.append(asyncio.create_task(reading, name=process))
     for name in names:
         process = f"l{name[1:]}"
         chance = Random(f"{run.options.seed} {process}")
-        urls = {name: run.group.urls[name]}
+        urls = SomeUrls(run.group.urls, [name])
         looking = look(process, urls, run.recorder, positions, chance=chance, rate=LOOKS_A_SECOND)
         tasks.append(asyncio.create_task(looking, name=process))
     return tasks

@@ -22,13 +22,12 @@ Each wait is ``WAIT_S`` at most; a step that does not come true in time leaves t
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -42,12 +41,12 @@ from harness.group.nodes import Group
 from harness.group.watch import Watch
 from harness.nemesis.changing import Changing
 from harness.ops import Recorder
-from harness.orders import order
+from harness.orders import ROOT, command, order
 from harness.workloads.work import Work
-from repl.web.types import Network
+from repl.web import problem
+from repl.web.types import Network, Response
 from vlsn.errors import BadArgument, VlsnLogError
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 WAIT_S: Final = 120.0
 POLL_S: Final = 0.1
 ORDER_S: Final = 15.0
@@ -161,6 +160,8 @@ class Upgrade:
     say: Callable[[str], None]
     previous: Code
     current: Code = field(default_factory=this_version)
+    kills: bool = False
+    """True if nodes are killed meanwhile: calls that fail are made again, and only clean ends are compared."""
     counts: Counter[str] = field(default_factory=Counter)
     """Steps that came true, by kind."""
     findings: list[tuple[str, str]] = field(default_factory=list)
@@ -280,7 +281,7 @@ class Upgrade:
             return status.get("state") == "REPLICA" and status.get("process") != process and self._caught_up(name)
 
         await self._until(follows, f"{name}, wiped, follows again")
-        if not (self._status(name).get("restore") or {}).get("history"):
+        if not self.kills and not (self._status(name).get("restore") or {}).get("history"):
             self._finds(f"{name} follows a cleaned log, and was not restored")
         self.counts["restores"] += 1
         self._says(f"{name} was wiped, restored, and follows")
@@ -338,16 +339,31 @@ class Upgrade:
             at, pages = 1, b""
             while at <= self._served_to:
                 asked = f"{url}/v1/entries?from={at}&limit={self._served_to + 1 - at}&kinds=all"
-                try:
-                    response = await self.network.request("GET", asked, headers=headers, timeout_s=ORDER_S)
-                    pages, at = pages + bytes(response.body), int(response.headers["Vlsnlog-Next"])
-                except (VlsnLogError, KeyError) as error:
-                    raise Stuck(f"{url} serves no entries: {error}") from None
+                response = await self._served_page(asked, headers)
+                pages, at = pages + bytes(response.body), int(response.headers["Vlsnlog-Next"])
             found.append(pages)
         return found[0], found[1]
 
+    async def _served_page(self, url: str, headers: Mapping[str, str]) -> Response:
+        """Asks for a page of entries; again, as long as kills may have ended the node."""
+        until_s = asyncio.get_running_loop().time() + (WAIT_S if self.kills else 0.0)
+        while True:
+            try:
+                response = await self.network.request("GET", url, headers=headers, timeout_s=ORDER_S)
+                if "Vlsnlog-Next" in response.headers:
+                    return response
+                error = problem.error_of(bytes(response.body))
+            except VlsnLogError as fault:
+                error = fault
+            if asyncio.get_running_loop().time() >= until_s:
+                raise Stuck(f"{url} serves no entries: {error}")
+            await asyncio.sleep(POLL_S)
+
     async def _dry_run(self) -> None:
         status, found = await self._vlsnlog("group", "upgrade", "--dry-run", "--json")
+        until_s = asyncio.get_running_loop().time() + WAIT_S
+        while self.kills and found.get("master") is None and asyncio.get_running_loop().time() < until_s:
+            status, found = await self._vlsnlog("group", "upgrade", "--dry-run", "--json")
         if status not in (0, 1) or found.get("possible") is not (status == 0):
             self._finds(f"group upgrade --dry-run ends with {status} and {found}")
             return
@@ -374,11 +390,12 @@ class Upgrade:
         """Ends it cleanly and starts it with ``code``. Neither its level nor its durable end falls."""
         before = self._status(name)
         await self.group.stop([name], REASON, signal.SIGTERM)
-        if self.group.node(name).ended != 0:
+        clean = self.group.node(name).ended == 0
+        if not clean and not self._was_killed(name):
             self._finds(f"{name} {self.group.node(name).how_it_ended()}: {self.group.node(name).last_words()}")
         self._gives(name, code)
         self.group.start_again([name], REASON)
-        await self._open_again(name, before)
+        await self._open_again(name, before if clean else {})
         await self._follows(name)
         self.counts[f"changes to {code.letter}"] += 1
         self._says(f"{name} runs {code.letter}")
@@ -402,6 +419,10 @@ class Upgrade:
 
         await self._until(follows, f"{name} leads or follows")
 
+    def _was_killed(self, name: str) -> bool:
+        """Says whether the nemesis has ended the node's process."""
+        return self.kills and self.group.node(name).ended == -signal.SIGKILL
+
     def _gives(self, name: str, code: Code) -> None:
         self._codes[name] = code
         code.run_by(self.group, name)
@@ -418,10 +439,12 @@ class Upgrade:
             level = self._level() + 1
             await self._may_be_raised()
             status, found = await self._vlsnlog("group", "upgrade", "--json")
-            if status != 0 or found.get("level") != level:
+            if (status != 0 or found.get("level") != level) and not self.kills:
                 raise Stuck(f"group upgrade ends with {status}: {found}")
 
             async def raised(level: int = level) -> bool:
+                if self.kills and 0 < self._level() < level:  # the order went to a master that was killed
+                    await self._vlsnlog("group", "upgrade", "--json")
                 return all(int(self._status(each).get("level") or 0) >= level for each in self.group.listed)
 
             await self._until(raised, f"all are at level {level}")
@@ -436,6 +459,9 @@ class Upgrade:
         before, node = contents(self.group.directory(name)), self.group.node(name)
         node.start()
         await self._until(_at_once(lambda: not node.running), f"{name} of P ends")
+        while self._was_killed(name):
+            node.start()
+            await self._until(_at_once(lambda: not node.running), f"{name} of P ends")
         after = contents(self.group.directory(name))
         if node.ended != 2:
             self._finds(f"{name} of P {node.how_it_ended()}: {node.last_words()}")
@@ -482,20 +508,7 @@ class Upgrade:
 
     async def _vlsnlog(self, *arguments: str) -> tuple[int, dict[str, Any]]:
         urls = ",".join(self.group.urls[name] for name in self.group.listed)
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "repl.cli.start", *arguments, "--url", urls),
-            env={"PYTHONPATH": str(ROOT)},
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        out, errors = await process.communicate()
-        assert process.returncode is not None
-        try:
-            found: dict[str, Any] = json.loads(out)
-        except ValueError:
-            found = {"said": errors.decode(errors="replace").strip()}
-        return process.returncode, found
+        return await command(*arguments, "--url", urls)
 
     def _finds(self, what: str) -> None:
         self.findings.append((self.mix, what))

@@ -14,12 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any
+from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
 import msgspec
 
 from repl.client.answers import refused_by_half, right
-from repl.web.types import DURABLE, Network, Response
+from repl.web.types import DURABLE, TLS, TLS_ALONE, Network, Response
 from vlsn.errors import BadBody, Forbidden, Misdirected, NotMaster, Unreachable, VlsnLogError, WrongGroup, anew, bare
 from vlsn.format.records import JSON_FAULTS
 from vlsn.levels import TOKENS
@@ -98,6 +99,10 @@ class Status:
         return {str(each["name"]): str(each["url"]).rstrip("/") for each in members if {"name", "url"} <= each.keys()}
 
 
+def _by_https(url: str) -> str:
+    return f"https://{url.removeprefix('http://')}"
+
+
 _turns: WeakValueDictionary[tuple[int, tuple[str, ...]], asyncio.Semaphore] = WeakValueDictionary()
 
 
@@ -151,6 +156,8 @@ class Endpoints:
         """The URLs that did not answer in time with the group's list. ``look`` does not wait for them."""
         self.refusal: VlsnLogError | None = None
         """Why a node could not be spoken to, unless a node has answered since."""
+        self._moved: set[str] = set()
+        """The URLs whose ports have refused plain HTTP."""
         self._look: asyncio.Task[None] | None = None
         self._looked_s = 0.0
 
@@ -227,12 +234,21 @@ class Endpoints:
     async def request(
         self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: Buffer = b"", timeout_s: float
     ) -> Response:
-        """Sends a request as ``Network.request`` does, and notes the durable end that the answer names."""
+        """Sends a request as ``Network.request`` does, and notes the durable end that the answer names. If the port
+        refuses plain HTTP, the group has moved to TLS; the request is sent again by https, to the same address."""
         response = await self._network.request(method, url, headers=headers, body=body, timeout_s=timeout_s)
+        if response.headers.get(TLS) == TLS_ALONE and url.startswith("http://"):
+            self._moved.add(f"http://{urlsplit(url).netloc}")
+            self.given = tuple(map(self._now, self.given))
+            return await self.request(method, _by_https(url), headers=headers, body=body, timeout_s=timeout_s)
         durable = response.headers.get(DURABLE, "")
         if _VLSN.match(durable):
             self.called_durable(int(durable))
         return response
+
+    def _now(self, url: str) -> str:
+        """Returns the URL by which the node at ``url`` is asked now."""
+        return _by_https(url) if url in self._moved else url
 
     def called_durable(self, vlsn: int) -> None:
         """Notes that a node reported ``vlsn`` as durable."""
@@ -248,7 +264,7 @@ class Endpoints:
             msgspec.convert(document, _StatusSaid)
         except JSON_FAULTS as fault:
             raise BadBody(f"{url} answered no status ({fault}); is it a vlsnlog node?") from None
-        return Status(url, document)
+        return Status(self._now(url), document)
 
     async def statuses(self, urls: Sequence[str]) -> list[Status | VlsnLogError]:
         """Asks every node at once. In place of a missing answer the result has an error."""

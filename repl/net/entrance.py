@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from repl.net.tls import HANDSHAKE_S, PEER_MARK, Trust
+from repl.web.types import TLS, TLS_ALONE
 
 HANDSHAKES_A_TURN = 4
 HANDSHAKES_MAX = 64
@@ -37,9 +38,10 @@ _MARK = PEER_MARK.encode()
 _PLAIN_REFUSED = (
     b'{"type":"misdirected","title":"Misdirected","status":421,"detail":"this node speaks TLS alone: use https://"}'
 )
+_TLS_HEADER = f"{TLS}: {TLS_ALONE}".encode()
 _REFUSAL = (
     b"HTTP/1.1 421 Misdirected Request\r\nContent-Type: application/problem+json\r\nConnection: close\r\n"
-    b"Content-Length: %d\r\n\r\n%b" % (len(_PLAIN_REFUSED), _PLAIN_REFUSED)
+    b"%b\r\nContent-Length: %d\r\n\r\n%b" % (_TLS_HEADER, len(_PLAIN_REFUSED), _PLAIN_REFUSED)
 )
 Connect = Callable[[socket.socket, ssl.SSLContext | None], Awaitable[None]]
 """Gives a connection its protocol, after the handshake if there is a context. Raises ``OSError``."""

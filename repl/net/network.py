@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from math import inf
 from ssl import SSLContext
-from typing import cast
+from typing import Any, cast
 from weakref import WeakSet
 
 from aiohttp import (
@@ -22,6 +23,7 @@ from aiohttp import (
     DummyCookieJar,
     TCPConnector,
 )
+from aiohttp.client_exceptions import ClientConnectorError
 from aiohttp.client_proto import ResponseHandler
 
 from repl.net.listener import HttpListener
@@ -196,7 +198,7 @@ class AiohttpNetwork:
 
     def _open(self) -> ClientSession:
         if self._session is None:
-            connector = TCPConnector(limit=0)
+            connector = _Connector(limit=0)
             made = partial(_Connection, self._secure, loop=asyncio.get_running_loop())
             connector._factory = cast("partial[ResponseHandler]", made)
             self._session = ClientSession(
@@ -229,6 +231,28 @@ class _Connection(ResponseHandler):
         if self._kept is not None:
             self._secure.discard(self._kept)
             self._kept = None
+
+
+class _Connector(TCPConnector):
+    """Lets uvloop make the sockets of connections.
+
+    aiohttp gives it a socket of its own. If the other side resets that connection while TLS begins, uvloop has closed
+    the descriptor and the socket closes it again. A later connection has that number by then: it is lost, no further
+    one can use the number, and libuv ends the process. A member that is killed with connections in its backlog resets
+    them all.
+    """
+
+    async def _wrap_create_connection(
+        self, *args: Any, addr_infos: list[Any], **how: Any
+    ) -> tuple[asyncio.Transport, ResponseHandler]:
+        """Connects to the first of the addresses that answers."""
+        if not type(self._loop).__module__.startswith("uvloop"):
+            return await super()._wrap_create_connection(*args, addr_infos=addr_infos, **how)
+        for *_, (host, port, *_) in addr_infos[:-1]:
+            with suppress(ClientConnectorError):
+                return await self._wrap_existing_connection(*args, host=host, port=port, **how)
+        host, port, *_ = addr_infos[-1][-1]
+        return await self._wrap_existing_connection(*args, host=host, port=port, **how)
 
 
 class _Refusal(Exception):

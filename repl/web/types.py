@@ -25,6 +25,9 @@ from vlsn.seams import Buffer, Channel
 QUERY_FIELDS_MAX = 16
 DURABLE = "Vlsnlog-Durable"
 """The header in which a node answers up to where it knows the log to be durable."""
+TLS = "Vlsnlog-Tls"
+TLS_ALONE = "require"
+"""The header by which a port that speaks TLS alone refuses plain HTTP, and its value."""
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 
 

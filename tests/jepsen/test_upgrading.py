@@ -9,10 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from harness.orders import ROOT
 from harness.report.progress import Progress
 from harness.report.results import command, table
 from harness.run import Options, check_options, run
-from harness.upgrading import ROOT, Code, contents, this_version, unpack, with_settings
+from harness.upgrading import Code, contents, this_version, unpack, with_settings
 
 from vlsn.errors import BadArgument
 from vlsn.levels import LEVELS
@@ -40,9 +41,10 @@ OPTIONS = Options(
 
 @pytest.mark.real
 @pytest.mark.skipif(not _is_here(PREVIOUS), reason=f"the history has no commit {PREVIOUS[:12]}: clone it whole")
-def test_the_previous_version_is_upgraded_node_by_node_under_load(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kinds", [(), ("kill",)], ids=["alone", "kill"])
+def test_the_previous_version_is_upgraded_node_by_node_under_load(kinds: tuple[str, ...], tmp_path: Path) -> None:
     previous = unpack(PREVIOUS, tmp_path / "previous")
-    options = replace(OPTIONS, upgrade_from=previous)
+    options = replace(OPTIONS, upgrade_from=previous, kinds=kinds, seconds=20.0 if kinds else 2.0, interval_s=5.0)
     outcome = asyncio.run(run(options, tmp_path, progress=Progress(quiet=True)))
     lines = "\n".join(table(outcome))
     assert not outcome.found, lines

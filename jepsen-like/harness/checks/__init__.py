@@ -34,6 +34,7 @@ are equal entry by entry, and order holds in real time.
 | out-of-order | delivered while an earlier message of its key was not settled |
 | wrong-attempt | an attempt below 1, or past the last one |
 | dead-twice | two dead letters of one message; false-dead-letter: of no message, or with a wrong number of attempts |
+| refused | a client was refused for a key, a certificate or a host; member-refused: a member was, by a node's log |
 | dead-though-acknowledged | dead-lettered although it was acknowledged durably before |
 
 An append of unknown outcome may be in the log whole, or absent.
@@ -44,7 +45,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
-from harness.checks import destinations, group, logs, polls, sends, transactions
+from harness.checks import destinations, group, logs, polls, refusals, sends, transactions
 from harness.checks.view import Anomaly, Found, View
 from harness.ops import Op
 
@@ -56,6 +57,7 @@ CHECKS: Sequence[Check] = (
     *logs.CHECKS,
     *group.CHECKS,
     *destinations.CHECKS,
+    *refusals.CHECKS,
 )
 
 

@@ -138,6 +138,8 @@ class View:
     finals: list[FinalRead] = field(default_factory=list)
     statuses: list[Op] = field(default_factory=list)
     others: list[Op] = field(default_factory=list)
+    errors: list[Op] = field(default_factory=list)
+    """Operations of clients that ended with an error."""
 
     @classmethod
     def of(cls, history: Sequence[Op]) -> View:
@@ -146,6 +148,8 @@ class View:
         open_looks: dict[str, Op] = {}
         streams: dict[str, Stream] = {}
         for op in history:
+            if op.error and op.type != "ok":
+                view.errors.append(op)
             match op.f, op.type:
                 case "append", "invoke":
                     if op.process in open_sends:

@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from harness.group.links import Links
@@ -39,6 +39,23 @@ SETTINGS: Mapping[str, str | int | float] = {
 """Small, so that rolling, checkpoints, feeds from segments and scrubs happen during a run."""
 
 
+class SomeUrls(Mapping[str, str]):
+    """The URLs of some nodes in an order, as they are at each look."""
+
+    def __init__(self, urls: Mapping[str, str], names: Sequence[str]) -> None:
+        self._urls = urls
+        self._names = names
+
+    def __getitem__(self, name: str) -> str:
+        return self._urls[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 class Group:
     """n1 … nN under ``directory``, and the spares after them.  All run on one event loop, started from its main thread.
 
@@ -62,6 +79,8 @@ class Group:
         """Nodes whose disk fails, which therefore may end by themselves."""
         self.gone: Callable[[str], None] = lambda name: None
         """Called with each node whose process has ended, before it is started again."""
+        self.starting: Callable[[str], None] = lambda name: None
+        """Called with each node before its process is started."""
         self._closed = False
         self._stopped: dict[str, set[str]] = {name: set() for name in self.names}
         for name in self.names[len(self.founders) :]:
@@ -190,6 +209,7 @@ class Group:
     def _start(self, name: str) -> None:
         if self._closed:
             return
+        self.starting(name)
         self.node(name).start()
         self._started.add(name)
         self._paused[name].clear()
@@ -242,4 +262,4 @@ async def _in_namespaces(cluster: Cluster, base: int, shape: Shape) -> tuple[lis
     return moved, {node.name: node.url for node in moved}, spaces
 
 
-__all__ = ["SETTINGS", "Group", "NodeEnded", "Refused", "make_group"]
+__all__ = ["SETTINGS", "Group", "NodeEnded", "Refused", "SomeUrls", "make_group"]

@@ -48,13 +48,13 @@ class Watch:
     async def run(self) -> None:
         """Watches until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for name, url in self._urls.items():
-                tasks.create_task(self._ask(name, url))
+            for name in self._urls:
+                tasks.create_task(self._ask(name))
 
-    async def _ask(self, name: str, url: str) -> None:
+    async def _ask(self, name: str) -> None:
         while True:
             try:
-                self._seen(name, await self._endpoints.status(url))
+                self._seen(name, await self._endpoints.status(self._urls[name]))
             except VlsnLogError:
                 self.statuses.pop(name, None)
                 self._note(name, {"state": "UNREACHABLE"})

@@ -37,6 +37,10 @@ def command(options: Options) -> str:
         words.append(f"--interval {options.interval_s:g}")
     if options.upgrade_from is not None:
         words.append(f"--upgrade-from {options.upgrade_from.path} --python {options.upgrade_from.python}")
+    asked = options.rotations
+    words += [f"--rotate-keys {asked.keys}"] if asked.keys else []
+    words += [f"--rotate-certs {asked.certificates}"] if asked.certificates else []
+    words += ["--move off-to-require"] if asked.move else []
     if options.between != "auto":
         words.append(f"--between {options.between}")
     if options.shape.bytes_per_s:
@@ -69,6 +73,12 @@ def document(outcome: Outcome) -> dict[str, Any]:
         "captures": outcome.captures,
         "faults_by_way": outcome.ways,
         "upgraded": outcome.upgraded,
+        "rotated": [
+            {"what": each.what, "number": each.number, "began_s": each.began_s, "steps_s": each.steps}
+            | {"done": each.done, "refused": each.refused}
+            for each in outcome.rotated
+        ],
+        "rotated_before_a_start": outcome.missed,
         "masters": [{"term": term, "node": node} for term, node in outcome.masters],
         "anomalies": {
             rule: {"count": count, "examples": [str(each) for each in outcome.found.examples[rule]]}
@@ -98,6 +108,7 @@ def table(outcome: Outcome) -> list[str]:
         ),
         *((what, f"{count:,}") for what, count in outcome.captures.items()),
         ("changes of master", f"{max(0, len(outcome.masters) - 1):,}"),
+        *_rotations(outcome),
         *((f"upgrade: {what}", f"{count:,}") for what, count in outcome.upgraded.items()),
         *((f"faults that struck: {kind}", f"{count:,}") for kind, count in outcome.faults.items()),
         ("anomalies", f"{sum(outcome.found.counts.values()):,}"),
@@ -109,6 +120,19 @@ def table(outcome: Outcome) -> list[str]:
         lines += [f"    {each}" for each in outcome.found.examples[rule][:SHOWN_MAX]]
     lines += [f"  lacks: {why}" for why in outcome.lacks]
     return [*lines, verdict(outcome)]
+
+
+def _rotations(outcome: Outcome) -> list[tuple[str, str]]:
+    rotated = outcome.rotated
+    if not rotated:
+        return []
+    whats = dict.fromkeys(each.what for each in rotated)
+    done = {what: sum(each.done for each in rotated if each.what == what) for what in whats}
+    return [
+        *((f"rotations done: {what}", f"{count:,}") for what, count in done.items()),
+        ("commands of rotations that a silent member held up", f"{sum(each.refused for each in rotated):,}"),
+        ("files that a stopped node got before its next start", f"{outcome.missed:,}"),
+    ]
 
 
 def verdict(outcome: Outcome) -> str:

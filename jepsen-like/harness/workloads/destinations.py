@@ -91,7 +91,7 @@ _rows = msgspec.json.Decoder(Row)
 
 async def make(urls: Mapping[str, str], recorder: Recorder) -> None:
     """Makes and notes all destinations. Raises ``VlsnLogError`` if that takes too long."""
-    caller = Caller(list(urls.values()), Random("make"))
+    caller = Caller(urls, Random("make"))
     for each in EVERY:
         await caller.surely("PUT", f"/{each.name}", json.dumps(each.settings()).encode())
         value = {"name": each.name, "prefix": each.prefix, "from": 1, "attempts_max": each.attempts_max}
@@ -104,7 +104,7 @@ async def consume(urls: Mapping[str, str], recorder: Recorder, seed: int, stop: 
         for each in EVERY:
             for number in range(each.consumers):
                 process = f"c-{each.name}-{number}"
-                caller = Caller(list(urls.values()), Random(f"{seed} {process}"))
+                caller = Caller(urls, Random(f"{seed} {process}"))
                 tasks.create_task(Consumer(process, each, caller, recorder).run(stop))
 
 
@@ -118,7 +118,7 @@ async def drain(urls: Mapping[str, str], recorder: Recorder, to_vlsn: int, secon
 async def _drained(each: Made, urls: Mapping[str, str], recorder: Recorder, to_vlsn: int, seconds: float) -> bool:
     """Returns true once no message arrived for longer than one can be out, and none is blocked."""
     process = f"d-{each.name}"
-    caller = Caller(list(urls.values()), Random(f"drain {process}"))
+    caller = Caller(urls, Random(f"drain {process}"))
     consumer = Consumer(process, each, caller, recorder)
     loop = asyncio.get_running_loop()
     until_s, quiet_since_s = loop.time() + seconds, loop.time()
@@ -218,13 +218,13 @@ class Consumer:
 class Caller:
     """Calls any node, then the master that this node names."""
 
-    def __init__(self, urls: list[str], chance: Random) -> None:
+    def __init__(self, urls: Mapping[str, str], chance: Random) -> None:
         self._urls = urls
         self.chance = chance
 
     async def answer(self, method: str, path: str, body: bytes = b"") -> bytes:
         """Returns the body of an answer of 200, 201 or 204. Raises the error of other answers, and ``LostAnswer``."""
-        url = f"{self.chance.choice(self._urls)}/v1/destinations{path}"
+        url = f"{self.chance.choice(list(self._urls.values()))}/v1/destinations{path}"
         status, headers, answer = 0, dict[str, str](), b""
         try:
             async with asyncio.timeout(TIMEOUT_S):

@@ -6,7 +6,7 @@ Pages include the log's own entries, so that each page must begin exactly where 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from random import Random
 from typing import Any
 
@@ -57,7 +57,7 @@ class Positions:
 
 async def follow(
     process: str,
-    urls: dict[str, str],
+    urls: Mapping[str, str],
     recorder: Recorder,
     positions: Positions,
     *,
@@ -87,7 +87,7 @@ async def follow(
 
 
 async def look(
-    process: str, urls: dict[str, str], recorder: Recorder, positions: Positions, *, chance: Random, rate: float
+    process: str, urls: Mapping[str, str], recorder: Recorder, positions: Positions, *, chance: Random, rate: float
 ) -> None:
     """Reads new entries, linearizable, about ``rate`` times a second, until cancelled; ``look`` has the last VLSN."""
     at = positions.begins(process, urls)

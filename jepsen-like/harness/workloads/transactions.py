@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
@@ -78,7 +78,7 @@ class ClientTransactor:
 class HttpTransactor:
     """One writer's transactions over HTTP. Their entries have keys, and are sent in one to three calls."""
 
-    def __init__(self, urls: list[str], chance: Random) -> None:
+    def __init__(self, urls: Mapping[str, str], chance: Random) -> None:
         self._urls = urls
         self._chance = chance
 
@@ -137,7 +137,7 @@ class HttpTransactor:
 
     async def _answer(self, method: str, path: str, body: bytes = b"", content_type: str = "application/json") -> Any:
         """Asks any node, then the master that this node names. Raises the error of answers other than 200 and 204."""
-        url = f"{self._chance.choice(self._urls)}/v1/transactions{path}"
+        url = f"{self._chance.choice(list(self._urls.values()))}/v1/transactions{path}"
         try:
             async with asyncio.timeout(PLAIN_TIMEOUT_S + 1.0):
                 for _ in range(REDIRECTS_MAX):

@@ -70,7 +70,7 @@ class Work:
 
         @asynccontextmanager
         async def posting() -> AsyncIterator[Appender]:
-            yield (HttpTransactor if txn else HttpAppender)(list(urls.values()), chance)
+            yield (HttpTransactor if txn else HttpAppender)(urls, chance)
 
         def opened() -> AbstractAsyncContextManager[Appender]:
             if txn and not by_http:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator, Callable
+import os
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from random import Random
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from harness.ops import Recorder
+from harness.orders import TLS_CA
 from harness.values import key_of, number_of, value_of
 from repl.client.connect import connect
 from repl.web import problem
@@ -85,14 +88,14 @@ class HttpAppender:
     """Sends plain POSTs to any node, each on a connection of its own, without the client library. A redirect is
     followed once or not at all: a redirected append was not logged."""
 
-    def __init__(self, urls: list[str], chance: Random) -> None:
+    def __init__(self, urls: Mapping[str, str], chance: Random) -> None:
         self._urls = urls
         self._chance = chance
 
     async def append(self, values: list[bytes]) -> int:
         try:
             async with asyncio.timeout(PLAIN_TIMEOUT_S):
-                return await self._append(f"{self._chance.choice(self._urls)}/v1/entries", values[0])
+                return await self._append(f"{self._chance.choice(list(self._urls.values()))}/v1/entries", values[0])
         except TimeoutError:
             raise LostAnswer(f"no answer in {PLAIN_TIMEOUT_S:g} s") from None
 
@@ -110,7 +113,8 @@ async def ask(method: str, url: str, sent: bytes, content_type: str) -> tuple[in
     otherwise ``LostAnswer``."""
     target = urlsplit(url)
     try:
-        reader, writer = await asyncio.open_connection(target.hostname, target.port)
+        secured = _context() if target.scheme == "https" else None
+        reader, writer = await asyncio.open_connection(target.hostname, target.port, ssl=secured)
     except OSError as error:
         raise Unreachable(str(error)) from None
     path = target.path + (f"?{target.query}" if target.query else "")
@@ -131,6 +135,11 @@ async def ask(method: str, url: str, sent: bytes, content_type: str) -> tuple[in
         raise LostAnswer(f"{type(error).__name__} {error}") from None
     finally:
         writer.close()
+
+
+def _context() -> ssl.SSLContext:
+    """Makes the context of a client that trusts what the environment names."""
+    return ssl.create_default_context(cafile=os.environ.get(TLS_CA))
 
 
 class LostAnswer(VlsnLogError):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import select
 import shutil
 import socket
 import ssl
+import struct
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from repl.client.endpoints import Endpoints
 from repl.net import entrance, tls
 from repl.net.listener import HttpListener
 from repl.net.network import AiohttpNetwork
@@ -28,6 +32,9 @@ from vlsn.errors import BadArgument, ChannelClosed, Misdirected, Unreachable, Vl
 from vlsn.real.disk import PosixDisk
 from vlsn.seams import Channel
 
+RESETS = 600
+CALLERS = 12
+
 
 @pytest.fixture
 def ca(tmp_path: Path) -> Path:
@@ -39,6 +46,8 @@ async def handle(request: Request) -> Response | Upgrade:
     try:
         if request.path == "/v1/peer/hello":
             request.check_member(request.query["sender"])
+        if request.path == "/v1/status":
+            return Response(200, {}, b'{"node":"n1","state":"MASTER"}')
         if request.path == "/channel":
             return Upgrade(_echo, 1 << 20)
     except VlsnLogError as error:
@@ -105,8 +114,59 @@ async def test_require_refuses_what_is_plain(tmp_path: Path, ca: Path) -> None:
     ):
         assert (await network.request("GET", f"{listener.url}/", timeout_s=5)).status == 200
         refused = await network.request("GET", f"{insecure(listener)}/", timeout_s=5)
-        assert refused.status == 421
+        assert (refused.status, refused.headers["Vlsnlog-Tls"]) == (421, "require")
         assert isinstance(problem.error_of(bytes(refused.body)), Misdirected)
+
+
+async def test_a_client_that_only_reads_asks_by_https_where_plain_http_is_refused(tmp_path: Path, ca: Path) -> None:
+    async with (
+        serving(trust_of("n1", tmp_path, ca), plain=False) as listener,
+        calling(TlsFiles(ca=str(ca / "ca.pem"))) as network,
+    ):
+        plain = insecure(listener)
+        endpoints = Endpoints(network, [plain, "http://127.0.0.1:1"])
+        answer = await endpoints.request("POST", f"{plain}/v1/x", body=b"v", timeout_s=5)
+        assert (answer.status, bytes(answer.body)) == (200, b"POST b'v'")
+        assert endpoints.readable == [listener.url, "http://127.0.0.1:1"]
+        assert (await endpoints.status(plain)).url == (await endpoints.status(listener.url)).url == listener.url
+
+
+async def test_connections_that_are_reset_while_tls_begins_harm_no_other(tmp_path: Path, ca: Path) -> None:
+    listening = socket.create_server((HOST, 0), backlog=512)
+    threading.Thread(target=reset_each, args=(listening,), daemon=True).start()
+    url = f"https://{HOST}:{listening.getsockname()[1]}/"
+    faults: list[BaseException] = []
+    async with (
+        serving(trust_of("n1", tmp_path, ca), plain=False) as listener,
+        calling(TlsFiles(ca=str(ca / "ca.pem"))) as network,
+    ):
+
+        async def call() -> None:
+            for _ in range(RESETS // CALLERS):
+                try:
+                    await network.request("GET", url, timeout_s=0.1)
+                except Unreachable:
+                    continue
+                except RuntimeError as fault:  # uvloop's word for a descriptor that somebody else has closed
+                    faults.append(fault)
+
+        await asyncio.gather(*(call() for _ in range(CALLERS)))
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+        assert faults == []
+        assert (await network.request("GET", f"{listener.url}/", timeout_s=5)).status == 200
+
+
+def reset_each(listening: socket.socket) -> None:
+    """Resets each connection within 80 ms, as the kernel does with those of a process that is killed."""
+    chance = random.Random(1)
+    while True:
+        try:
+            accepted, _ = listening.accept()
+        except OSError:
+            return
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        threading.Timer(chance.uniform(0.0, 0.08), accepted.close).start()
 
 
 async def test_a_client_trusts_its_authorities_and_the_host_alone(tmp_path: Path, ca: Path) -> None:
