@@ -79,7 +79,7 @@ def test_each_command_that_is_printed_runs_as_it_is_printed(tmp_path: Path, monk
 
 def _sample(command: str) -> str:
     """Puts something in the place of what a page leaves open."""
-    command = re.split(r"\s+[#|>&]", command)[0]
+    command = re.split(r"\s+[#|>&]|;", command)[0]
     for name, value in _OPEN.items():
         command = re.sub(rf"(?<![\w-]){name}(?![\w-])", value, command)
     return command
@@ -88,7 +88,7 @@ def _sample(command: str) -> str:
 def shown(page: Path) -> Iterator[str]:
     """Yields the commands of a page: its console lines, and what stands between backticks with arguments."""
     text = page.read_text()
-    yield from re.findall(r"^\$ vlsnlog (.*)$", text, re.MULTILINE)
+    yield from re.findall(r"^\w*\$ vlsnlog (.*)$", text, re.MULTILINE)
     prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     yield from (command for command in _HINT.findall(prose) if re.search(r" --\w|[A-Z]{2}", command))
 
