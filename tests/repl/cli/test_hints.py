@@ -111,3 +111,19 @@ def test_each_command_on_a_page_runs_once_what_it_leaves_open_is_put_in(
         except (click.UsageError, VlsnLogError, ValueError) as error:
             wrong.append(f"`vlsnlog {command}`: {error}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_options_are_written_with_dashes() -> None:
+    def options(command: click.Command) -> Iterator[str]:
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            for name in command.list_commands(context):
+                within = command.get_command(context, name)
+                assert within is not None
+                yield from options(within)
+        for each in command.params:
+            yield from (f"{command.name} {option}" for option in (*each.opts, *each.secondary_opts) if "-" in option)
+
+    found = list(options(vlsnlog))
+    assert {"node --tls-cert", "node --group-key"} <= set(found)
+    assert [option for option in found if "_" in option] == []
