@@ -1,4 +1,4 @@
-"""Hosts of their own on this machine: each has a network namespace, a mount namespace and a shell.
+"""Hosts of their own on this machine: each has namespaces of network, mounts and processes, and a shell.
 
     n1 10.0.0.1 ─┬─ bridge ─┬─ n4 10.0.0.4          /var/lib/vlsnlog of each host is a directory of the test
     n2 10.0.0.2 ─┤          └─ ops 10.0.0.9
@@ -6,6 +6,7 @@
 
 A person's commands are typed into the shells.  Three programs that a machine in a test lacks are small scripts: ``scp``
 copies to the other host's directory, ``systemctl`` runs the ``ExecStart`` line of the unit, ``sudo`` changes nothing.
+The kernel ends a host's processes with its shell, so none outlives the test.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import os
 import select
-import signal
 import subprocess
 import sys
 import time
@@ -60,11 +60,11 @@ class Host:
         self.name = name
         self.directory = hosts / ADDRESSES[name]
         self.directory.mkdir()
-        self._pid_file = hosts / f"{name}.pid"
         self._log = hosts / f"{name}.log"
         path = f"{hosts / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         environment = {"HOST": name, "HOSTS": str(hosts), "PATH": path, "HOME": HOME, "PYTHONPATH": str(ROOT)}
-        unshared = ("unshare", "--mount", "--propagation", "private", "sh", "-ec", _MOUNTS, str(self.directory))
+        own = ("--mount", "--propagation", "private", "--pid", "--fork", "--kill-child")
+        unshared = ("unshare", *own, "sh", "-ec", _MOUNTS, str(self.directory))
         self._shell = subprocess.Popen(
             [*launcher, *unshared],
             env=os.environ | environment,
@@ -91,7 +91,8 @@ class Host:
 
     def lose(self) -> None:
         """Kills the node's process, and removes all of its directory."""
-        self._kill()
+        killed = self.type('kill -KILL "$(cat "$HOSTS/$HOST.pid")"; rm "$HOSTS/$HOST.pid"')
+        assert killed == (0, "")
         for path in sorted(self.directory.rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
 
@@ -99,14 +100,9 @@ class Host:
         return self._log.read_text() if self._log.exists() else ""
 
     def end(self) -> None:
-        self._kill()
+        """Kills the shell, and with it all processes of the host."""
         self._shell.kill()
         self._shell.communicate()
-
-    def _kill(self) -> None:
-        with suppress(FileNotFoundError, ProcessLookupError):
-            os.kill(int(self._pid_file.read_text()), signal.SIGKILL)
-        self._pid_file.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -29,6 +29,7 @@ import pytest
 from harness.upgrading import Code
 
 from repl.client.connect import connect
+from repl.node.lifeline import PARENT_VARIABLE
 from repl.tls_files import TlsFiles
 from tests.e2e.commands import VLSNLOG, Ended, run
 from tests.e2e.hosts import ROOT, networks
@@ -122,7 +123,7 @@ class Nodes:
         with (config.parent / "log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 [*self._launchers[name], VLSNLOG, "node", "--config", str(config)],
-                env=os.environ | {"PYTHONPATH": str(code)},
+                env=os.environ | {"PYTHONPATH": str(code), PARENT_VARIABLE: str(os.getpid())},
                 stderr=log,
                 stdout=log,
             )
