@@ -163,6 +163,13 @@ class Nodes:
         urls = ",".join([*self.urls("https").values(), *self.urls("http").values()])
         return run("group", *words, "--url", urls, "--tls-ca", str(self.directory / "ca.pem"))
 
+    def values(self) -> dict[int, bytes]:
+        """Reads all entries of the log, by VLSN."""
+        urls = ",".join(self.urls("https").values())
+        ended = run("read", "--format", "json", "--url", urls, "--tls-ca", str(self.directory / "ca.pem"))
+        assert ended.status == 0, ended.err
+        return {entry["vlsn"]: entry["value"].encode() for entry in map(json.loads, ended.out.splitlines())}
+
     def raise_to(self, level: int) -> None:
         for _ in range(int(self.status(NAMES[0])["level"]), level):
             self.until(lambda: self._group("upgrade", "--dry-run").status == 0, "the level can be raised")
@@ -260,16 +267,10 @@ def test_a_group_of_the_previous_version_comes_to_require_and_no_append_fails(tm
             with pytest.raises(HTTPError, match="421"):
                 urlopen(f"{url}/v1/status", timeout=10)
         assert [program.failed for program in programs] == [[], []]
-        values = asyncio.run(_values(list(nodes.urls("https").values()), tls))
+        values = nodes.values()
         for program in programs:
             once = [program.value(number) for number in program.acknowledged.values()]
             assert [values[vlsn] for vlsn in program.acknowledged] == once
             assert sorted(program.acknowledged.values()) == list(range(len(once)))
         appended = sum(len(program.acknowledged) for program in programs)
         assert len(values) == appended, "each append is in the log once"
-
-
-async def _values(urls: Sequence[str], tls: TlsFiles) -> dict[int, bytes]:
-    """Reads all entries of the log."""
-    async with connect(",".join(urls), tls=tls) as log:
-        return {entry.vlsn: bytes(entry.value) async for entry in log.read(1)}
