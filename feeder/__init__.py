@@ -1,1 +1,2 @@
-"""The sending side of replication: feeders, their source, and the arithmetic of acknowledgements. Imports vlsn only."""
+"""The sending side of replication: feeders, the source of their blocks, and the arithmetic of acknowledgements. The
+package imports ``vlsn`` only."""

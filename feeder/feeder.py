@@ -1,15 +1,17 @@
-"""A feeder: the stream of one replica, from its syncup to its end.
+"""A feeder: the master's stream of blocks to one replica, from the replica's syncup until the feed stops.
 
-    1  The replica sends SYNCUP. The feeder finds the matchpoint by terms, and sends MATCHPOINT with the checksums of
-       the block there.
-    2  The replica sends START: its own block is equal, and it has rolled back its blocks after the matchpoint.
+    1  The replica sends SYNCUP. The feeder finds the matchpoint (the last VLSN up to which both logs are equal) by
+       terms, and sends MATCHPOINT with the checksums of the block there.
+    2  The replica sends START: the replica's own block is equal, and the replica has rolled back its blocks after the
+       matchpoint.
     3  The feeder sends BLOCKS as soon as a block is sealed, even before the master has synced it. It sends HEARTBEAT
-       every ``heartbeat_s``, or soon after the DTVLSN has risen.
-    4  The feeder passes the replica's ACKs to the master, which counts them. When the master begins a read round, the
-       feeder sends ROUND after the message that is being sent, and passes the replica's answer to the master.
+       every ``heartbeat_s``, or soon after the DTVLSN (the durable end) has risen.
+    4  The feeder passes the replica's ACKs to the master, which counts them. When the master begins a read round
+       (``rounds.py``), the feeder first finishes the message that it is sending. Then it sends ROUND, and passes the
+       replica's answer to the master.
 
-A feeder exists within one term of a master and stops with that term. A fault of the feed (a damaged segment, a replica
-that sends rubbish, a closed channel) stops only this feed.
+A feeder exists within one term of a master, and stops at the end of the term. A fault of the feed (a damaged segment, a
+replica that sends rubbish, a closed channel) stops only this feed.
 """
 
 from __future__ import annotations
@@ -56,22 +58,23 @@ SYNCUP_TIMEOUT_S = 30.0
 
 
 class Messages:
-    """The last BLOCKS message of one master's term. Feeders at the same position send the same bytes, which are joined
-    once."""
+    """The last BLOCKS message of one master's term. Several feeders at the same position send the same message, so its
+    blocks are joined only once."""
 
     def __init__(self) -> None:
         self._span = (NULL_VLSN, NULL_VLSN)
         self._message = b""
         self.dtvlsn = NULL_VLSN
-        """The DTVLSN in the last message."""
+        """The DTVLSN (the durable end) that the last message contains."""
         self.unhurried = (NULL_VLSN, NULL_VLSN)
-        """The first and last VLSN (inclusive) of appends that need no sync on a replica; 0 for none."""
+        """The first and last VLSN (inclusive) of the appends that need no sync on a replica; 0 if there are no such
+        appends."""
         self.receipt_to = NULL_VLSN
-        """The last append that needs only a replica's receipt; 0 for none."""
+        """The last VLSN for which an append needs only a replica's receipt; 0 if there is no such append."""
 
     def blocks(self, position: Position, blocks: Sequence[Buffer], first: Vlsn, last: Vlsn) -> bytes:
-        """Joins blocks ``first`` to ``last`` of one log in one term. A message that was made before is returned with
-        its older DTVLSN; the next message has the newer one."""
+        """Joins blocks ``first`` to ``last`` of one log in one term. If the same blocks were joined before, the older
+        message is returned with its older DTVLSN. The next message has the newer DTVLSN."""
         if self._span != (first, last):
             if self.unhurried[1]:
                 position = replace(position, flags=self._flags(first, last))
@@ -81,14 +84,14 @@ class Messages:
         return self._message
 
     def _flags(self, first: Vlsn, last: Vlsn) -> int:
-        """Returns the flags of these blocks. ``UNHURRIED`` is set only if it holds for every block; otherwise the
-        replica syncs."""
+        """Returns the flags of blocks ``first`` to ``last``. ``UNHURRIED`` (no sync needed) is set only if every block
+        allows it; otherwise the replica syncs."""
         start, end = self.unhurried
         return (UNHURRIED if start <= first and last <= end else 0) | (RECEIPT if self.receipt_to >= first else 0)
 
 
 def overtaken(errors: BaseExceptionGroup[Trimmed]) -> Trimmed:
-    """Returns the ``Trimmed`` that stopped a feed."""
+    """Returns the ``Trimmed`` error that stopped a feed."""
     found: BaseException = errors
     while isinstance(found, BaseExceptionGroup):
         found = found.exceptions[0]
@@ -108,20 +111,20 @@ class FeederOwner(Protocol):
         ...
 
     def answered(self, feeder: Feeder, number: int) -> None:
-        """Notes that the replica has answered read round ``number``."""
+        """Notes that the replica of ``feeder`` has answered read round ``number``."""
         ...
 
     def matched(self, feeder: Feeder, at: Vlsn) -> None:
-        """Notes that the replica has everything up to ``at``. Raises ``Trimmed`` if the entries after ``at`` are about
-        to be cleaned away."""
+        """Notes that the replica has everything up to ``at``. Raises ``Trimmed`` if a cleaning is about to remove the
+        entries after ``at``."""
         ...
 
     def past_syncup(self, feeder: Feeder) -> None: ...
 
 
 class Feeder:
-    """One feed. ``run`` lasts as long as the feed. The owner calls ``handed_over``, ``synced`` and ``tell_dtvlsn``
-    meanwhile."""
+    """One feed of blocks to one replica. ``run`` lasts as long as the feed. While the feed runs, its owner calls
+    ``handed_over``, ``synced`` and ``tell_dtvlsn``."""
 
     def __init__(
         self,
@@ -136,15 +139,15 @@ class Feeder:
         heartbeat_s: float,
         listed: bool = True,
     ) -> None:
-        """``listed`` is false for an incarnation that the group does not list yet."""
+        """``listed`` is false if the group's members do not include the replica's incarnation yet."""
         self.replica = replica
         self.incarnation = incarnation
         self.term = term
         self.sent = NULL_VLSN
         self.acked = NULL_VLSN
         self.silent_ticks = 0
-        """The owner's ticks since the last ACK. Ticks are counted, because seconds would mislead: after a stall of this
-        process the replicas' ACKs are still unread in its sockets."""
+        """The number of the owner's ticks since the replica's last ACK. A time in seconds would mislead: after this
+        process has stalled, the replica's ACKs are still unread in its socket."""
         self.streaming = False
         self.source: Source | None = None
         self._log = log
@@ -156,17 +159,17 @@ class Feeder:
         self._waiter: asyncio.Future[None] | None = None
         self._told_dtvlsn = NULL_VLSN
         self._idle = False
-        """True while the sending task waits; then ``handed_over`` may send instead."""
+        """True while the sending task waits, so that ``handed_over`` may send in the task's place."""
         self._unsent = b""
         self._round = b""
-        """The message of a read round that has begun and was not sent; empty for none."""
+        """The message of a read round that has begun but was not sent; empty if there is no such round."""
 
     @property
     def mode(self) -> Mode:
         return self.source.mode if self.source is not None else Mode.ARCHIVE
 
     async def run(self) -> None:
-        """Returns or raises when the feed has stopped. The caller closes the channel."""
+        """Runs the feed. Returns, or raises an error, when the feed has stopped. The caller then closes the channel."""
         try:
             async with asyncio.timeout(SYNCUP_TIMEOUT_S):
                 start = await self._syncup()
@@ -188,14 +191,14 @@ class Feeder:
             self.source.close()
 
     def end(self, error: VlsnLogError) -> None:
-        """Sends ``error`` to the replica, unless a message is being sent at the moment. The owner then stops the task.
-        A replica that got no reason learns it at its next syncup."""
+        """Sends ``error`` to the replica, unless another message is being sent at the moment. The owner then stops the
+        feed's task. A replica that did not receive the error learns the reason at its next syncup."""
         if self._idle:
             self._channel.send_now(encode(refusal(error)))
 
     def handed_over(self) -> None:
-        """Sends the next group at once, if nothing is being sent, while this log's writer receives the same group.
-        Sending in a task would cost a turn of the event loop."""
+        """Sends the next group of blocks at once, if nothing is being sent, while this log's writer receives the same
+        group. If a task sent the group, that would cost a turn of the event loop."""
         source = self.source
         if source is None or not self._idle:
             return
@@ -210,18 +213,18 @@ class Feeder:
                 self._wake()
 
     def synced(self) -> None:
-        """Wakes a feed that reads the segments, because the log has synced another group."""
+        """Wakes a feed that waits for synced blocks in the segments, because the log has synced another group."""
         if self._idle and self.source is not None and self.source.mode is Mode.ARCHIVE:
             self._wake()
 
     def tell_dtvlsn(self) -> None:
-        """Sends a heartbeat, if the replica has not received the DTVLSN yet and nothing is being sent."""
+        """Sends a heartbeat with the DTVLSN, if the replica has not received that DTVLSN and nothing is being sent."""
         if self._idle and self._log.view.dtvlsn > self._told_dtvlsn:
             self._channel.send_now(heartbeat_message(self._position()))
 
     def begin_round(self, message: bytes) -> None:
-        """Sends a read round: the replica answers if it has stored no later term than this feed's. A feed that is not
-        streaming yet sends the round later."""
+        """Sends the message of a read round. The replica answers if it has stored no later term than this feed's term.
+        A feed that is still in its syncup sends the message later."""
         if not self._idle or not self._channel.send_now(message):
             self._round = message
             self._wake()
@@ -241,7 +244,10 @@ class Feeder:
             raise StaleTerm(f"the replica has stored term {syncup.stored_term}, this feed is of term {self.term}")
         span = self._log.view.range
         if not syncup.last and not self._listed:
-            raise Trimmed("an empty log of an incarnation that the group does not list is restored", first=span.first)
+            raise Trimmed(
+                "the log is empty and the group does not list its incarnation: the replica needs a network restore",
+                first=span.first,
+            )
         at = matchpoint(span.first, self._log.view.ring.last_vlsn, self._log.view.history.term_runs, syncup)
         if at is None:
             raise Trimmed("the logs have no VLSN in common: the replica needs a network restore", first=span.first)
@@ -301,7 +307,7 @@ class Feeder:
             if blocks:
                 await channel.send(self._message(blocks, first))
             elif self._round:
-                pass  # a round has begun meanwhile
+                pass  # a read round has begun meanwhile
             elif await self._nothing_for(self._heartbeat_s):
                 await channel.send(heartbeat_message(self._position()))
             elif self._unsent:
@@ -309,7 +315,8 @@ class Feeder:
                 await channel.send(message)
 
     def _message(self, blocks: Sequence[Buffer], first: Vlsn) -> bytes:
-        """Makes the next message. Sets ``sent`` before the send, because an ACK may arrive before the send returns."""
+        """Makes the next message. ``sent`` is set before the message is sent, because the replica's ACK may arrive
+        before the send returns."""
         assert self.source is not None
         self.sent = Vlsn(self.source.next_vlsn - 1)
         messages = self._owner.messages
@@ -318,8 +325,8 @@ class Feeder:
         return message
 
     async def _nothing_for(self, seconds: float) -> bool:
-        """Waits until there is something to send that ``handed_over`` did not send. Returns True if ``seconds`` passed
-        first."""
+        """Waits until there is something that ``handed_over`` has not sent. Returns True if ``seconds`` passed before
+        that."""
         loop = asyncio.get_running_loop()
         self._waiter = loop.create_future()
         self._idle = True

@@ -1,7 +1,8 @@
 """Syncup on the master's side: finds the VLSN up to which two logs are equal.
 
-The matchpoint is the highest VLSN in both ranges at which both logs have the same term. Only one master seals blocks in
-a term, and no two blocks have the same name. So if the terms at a VLSN are equal, the logs are equal up to that VLSN.
+The matchpoint is the highest VLSN in both ranges at which both logs have an entry of the same term. Only one master
+seals blocks in a term, and no two blocks have the same name (term and first VLSN). So if the terms at a VLSN are equal,
+the logs are equal up to that VLSN.
 
     master   term 1: 1–40   term 3: 41–90
     replica  term 1: 1–40   term 2: 41–55          matchpoint 40; the replica's 41–55 were never durable
@@ -18,9 +19,9 @@ from vlsn.ids import NULL_VLSN, Vlsn
 
 
 def matchpoint(first: int, last: int, term_runs: Sequence[TermRun], replica: Syncup) -> Vlsn | None:
-    """Returns the matchpoint of this log (``first`` … ``last``) and the replica's log. Returns ``NULL_VLSN`` for an
-    empty replica if this log begins at VLSN 1. Returns None if there is no matchpoint and the replica must be
-    restored."""
+    """Returns the matchpoint of this log (VLSNs ``first`` … ``last``) and the log that ``replica`` describes. Returns
+    ``NULL_VLSN`` for an empty replica if this log begins at VLSN 1. Returns None if there is no matchpoint; then the
+    replica must be restored."""
     if not replica.last:
         return NULL_VLSN if first <= 1 else None
     low, high = max(first, replica.first), min(last, replica.last)

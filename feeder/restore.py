@@ -1,15 +1,15 @@
 """The providing side of a network restore: sessions of peers that fetch this node's log.
 
-1. A peer has at most one session: a new session replaces its earlier one. A node serves at most ``RESTORES_MAX``
-   sessions. It refuses a further peer, which then asks another member.
-2. A session holds the log from the VLSN that the peer needs next. Cleaning leaves the log from there on, up to the cap
-   of all holds.
-3. The offer is fixed when the session opens: the durable end, and the state record at that end. The segments' bytes are
-   sent as they are on the disk, never past the synced end.
-4. A rollback ends the session, because a rollback changes frames' flags and writes over earlier bytes. A session also
-   ends if its peer sends no request for ``RESTORE_IDLE_S``.
+1. A peer has at most one session: a new session of a peer replaces that peer's earlier session. A node serves at most
+   ``RESTORES_MAX`` sessions. A peer beyond that limit is refused, and then asks another member.
+2. A session places a hold on the log: cleaning does not remove entries from the VLSN that the peer needs next. The
+   limit of all holds (``hold_bytes_max``) applies to a session's hold, too.
+3. When a session opens, its offer is fixed: the durable end, and the state record at that end. The bytes of segments
+   are sent as they are on the disk, never past the end that is synced.
+4. A rollback stops a session, because a rollback changes frames' flags and writes over earlier bytes. A session also
+   stops if its peer sends no request for ``RESTORE_IDLE_S``.
 
-Runs on the event loop only. Source: JE NetworkRestore, whose providers abort in the same way.
+Runs on the event loop only. Source: JE NetworkRestore, whose providers abort a transfer in the same way.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from vlsn.state.holds import Hold, Owner
 from vlsn.write.local_log import LocalLog
 
 Read = Callable[[int, int, int], Awaitable[bytes]]
-"""Reads a range of one segment: the segment's number, the start, and the end (exclusive) in bytes."""
+"""The type of a function that reads a range of one segment. The function's arguments are the segment's number, and the
+start and end (exclusive) of the range in bytes."""
 
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One session of a peer that fetches the log."""
+    """One session, in which a peer fetches this node's log."""
 
     id: str
     peer: str
@@ -44,7 +45,7 @@ class Session:
 
 
 class Restores:
-    """The restore sessions that this node serves. ``name``, ``incarnation`` and ``group`` are the node's own."""
+    """All restore sessions that this node serves. ``name``, ``incarnation`` and ``group`` are the node's own."""
 
     def __init__(self, log: LocalLog, read: Read, *, group: str, name: str, incarnation: int) -> None:
         self._log = log
@@ -52,7 +53,7 @@ class Restores:
         self._group, self._name, self._incarnation = group, name, incarnation
         self._sessions: dict[str, Session] = {}
         self._ended: dict[str, str] = {}
-        """Why sessions ended, by the session's id. The oldest ids are forgotten."""
+        """For each session that has stopped, by the session's id, the reason why. The oldest ids are forgotten."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -62,7 +63,7 @@ class Restores:
         return list(self._sessions.values())
 
     def look(self, *, feeders: int) -> Offer:
-        """Makes the offer of this node, without opening a session."""
+        """Makes an offer of this node's log, without opening a session."""
         durable = self._durable
         return Offer(
             group=self._group,
@@ -81,26 +82,27 @@ class Restores:
         )
 
     def open(self, ask: RestoreAsk, *, feeders: int) -> Callable[[], Offer]:
-        """Opens a session for ``ask.sender``. The returned function makes the offer on any thread, because making the
-        state record may take long. Raises ``QueueFull`` if there are too many sessions or a rollback is running,
-        ``Trimmed`` if the wanted VLSN was cleaned away, ``NotYet`` if this log is not durable up to that VLSN."""
+        """Opens a session for ``ask.sender``. The returned function makes the offer, on any thread, because making the
+        state record may take long. Raises ``QueueFull`` if there are too many sessions or a rollback is running. Raises
+        ``Trimmed`` if the wanted VLSN was cleaned away. Raises ``NotYet`` if this log is not durable up to the wanted
+        VLSN."""
         log, durable = self._log, self._durable
         for session in [each for each in self._sessions.values() if each.peer == ask.sender]:
-            self._end(session, "its peer opened another one")
+            self._end(session, "its peer opened another session")
         if len(self._sessions) >= RESTORES_MAX:
             raise QueueFull(f"{RESTORES_MAX} restores from {self._name} are under way; ask another member")
         if log.view.rollbacks % 2:
             raise QueueFull(f"{self._name} is rolling back; ask again soon")
         wanted = Vlsn(ask.from_vlsn or log.view.range.first)
         if not durable or wanted > durable + 1:
-            raise NotYet(f"{self._name} has the log durable to VLSN {durable}, not to {wanted}")
+            raise NotYet(f"{self._name} has a log that is durable to VLSN {durable}, not to {wanted}")
         if wanted < log.view.range.first:
             raise Trimmed(
                 f"VLSN {wanted} was cleaned away; the first is {log.view.range.first}", first=log.view.range.first
             )
         mapping = log.view.index.at_or_before(wanted) if wanted <= durable else None
         if mapping is None and wanted <= durable:
-            raise Damaged(f"the index has nothing for VLSN {wanted} of {log.view.range}", vlsn=wanted)
+            raise Damaged(f"the index has no mapping for VLSN {wanted} of {log.view.range}", vlsn=wanted)
         at = mapping[1] if mapping is not None else NULL_LSN
         segments = [
             OfferedSegment(number, end)
@@ -114,9 +116,10 @@ class Restores:
         return lambda: replace(offer, record=record())
 
     def record(self, ask: RestoreAsk, *, feeders: int) -> Callable[[], Offer]:
-        """Offers the state record at a durable VLSN from ``ask.from_vlsn`` to ``ask.upto``, without a session. The
+        """Offers, without a session, the state record at a durable VLSN from ``ask.from_vlsn`` to ``ask.upto``. The
         returned function makes the offer, as with ``open``. Raises ``QueueFull`` while a rollback is running. Raises
-        ``NotYet`` if this node has no exact record for any of these VLSNs: a checkpoint discards older detail."""
+        ``NotYet`` if this node has no exact record for any VLSN in that range, since checkpoints discard older
+        detail."""
         log = self._log
         if log.view.rollbacks % 2:
             raise QueueFull(f"{self._name} is rolling back; ask again soon")
@@ -129,9 +132,10 @@ class Restores:
         return lambda: replace(offer, record=record())
 
     async def read(self, session_id: str, number: int, start: int, end: int, *, have: int) -> tuple[bytes, int]:
-        """Reads bytes ``start`` to ``end`` (exclusive) of a segment; returns the bytes and the log's generation. The
-        peer has synced everything up to VLSN ``have``. Raises ``NotFound`` if the session has ended, ``Trimmed``, or
-        ``NotYet`` for bytes that this node has not synced."""
+        """Reads bytes ``start`` to ``end`` (exclusive) of segment ``number``. Returns the bytes, and the log's
+        generation, which each rollback changes. ``have`` is the VLSN up to which the peer has synced everything. Raises
+        ``NotFound`` if the session has stopped, ``Trimmed`` for cleaned bytes, and ``NotYet`` for bytes that this node
+        has not synced."""
         session = self._session(session_id)
         session.hold.advance(Vlsn(min(have + 1, self._log.view.range.last_sync)))
         if end > self._log.view.synced_end(number):
@@ -143,7 +147,7 @@ class Restores:
         return data, self._log.view.rollbacks
 
     def close(self, session_id: str) -> None:
-        """Closes a session. Does nothing if the session has ended already."""
+        """Closes a session. Does nothing if the session has stopped already."""
         session = self._sessions.get(session_id)
         if session is not None:
             self._end(session, "it was closed")
@@ -161,7 +165,7 @@ class Restores:
         session_id = f"{log.seams.random.u64():016x}"
 
         def dropped(first: Vlsn) -> None:
-            self.close_for(session_id, f"the log was cleaned past it; it begins at VLSN {first}")
+            self.close_for(session_id, f"the log was cleaned past it, and now begins at VLSN {first}")
 
         hold = log.care.holds.place(Owner.RESTORE, peer, Vlsn(min(wanted, self._durable)), on_dropped=dropped)
         return Session(session_id, peer, log.view.rollbacks, hold, self._timer(session_id))
@@ -177,7 +181,7 @@ class Restores:
             self._end(session, "the log was rolled back")
             session = None
         if session is None:
-            why = self._ended.get(session_id, "it is not known here")
+            why = self._ended.get(session_id, "this node has no such session")
             raise NotFound(f"the restore {session_id[:16]} is over: {why}")
         session.idle.cancel()
         session.idle = self._timer(session_id)

@@ -2,18 +2,20 @@
 
     index noted ─► begin: round 7 to all feeds ─► a majority answers 7 or more in this term ─► the index may be shown
 
-1. Suppose a round began after a read was requested, and a majority has answered the round. Then no later master was
-   elected before the read was requested. Each answer says that the sender's stored term was still this one. A later
-   master needs votes of a majority, so at least one vote from a node that has answered.
-2. As for the DTVLSN, only electable incarnations that the group lists count, the master's own included.
-3. The read goes up to the DTVLSN that was noted before the round began. That DTVLSN is valid only once the first block
-   of the master's own term is durable. Before that the master does not know which blocks its predecessors made durable.
+1. Suppose a round began after a read was requested, and a majority has answered the round. It follows that no later
+   master was elected before the read was requested. An answer says that the replica's stored term was still the asking
+   master's term. A later master needs the votes of a majority, so at least one vote of a replica that has answered.
+2. Only electable incarnations that the group lists are counted, the master's own included. The DTVLSN (the durable end)
+   counts the same incarnations.
+3. The read goes up to the DTVLSN that the master noted before the round began. A noted DTVLSN is valid only once the
+   first block of the master's own term is durable. Before that block, the master does not know which blocks its
+   predecessors made durable.
 4. Answers are cumulative, because the feed keeps their order: an answer to round 8 also answers round 7.
 
     electable n1 n2 n3, n1 is the master:  round 7 begins, n3 answers 6   ->  only n1 counts: not confirmed yet
                                            n2 answers 7                   ->  n1 and n2: round 7 is confirmed
 
-Pure: the owner sends the messages.
+This module sends no messages: its caller does.
 """
 
 from __future__ import annotations
@@ -29,12 +31,12 @@ class Rounds:
 
     def __init__(self, own: Incarnation) -> None:
         self.number = 0
-        """The number of the newest round, 0 before the first."""
+        """The number of the newest read round, 0 before the first."""
         self._own = own
         self._answered: dict[Incarnation, int] = {}
 
     def begin(self) -> int:
-        """Begins the next round and returns its number."""
+        """Begins the next read round and returns its number."""
         self.number += 1
         return self.number
 

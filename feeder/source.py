@@ -1,11 +1,11 @@
 """The feeder's source of blocks: the ring (BUFFER), the segments (ARCHIVE), and the change between them.
 
 1. A source starts in ARCHIVE.
-2. It changes to BUFFER when its next VLSN is in the ring, and back to ARCHIVE when the ring has dropped that VLSN. It
-   compares positions, never times.
-3. In BUFFER it reads all sealed blocks, even those that this node has not synced: a replica may be faster than this
-   node's disk. In ARCHIVE it reads synced blocks only.
-4. Each change is counted and reported.
+2. A source changes to BUFFER when its next VLSN is in the ring (the recent blocks in memory). A source changes back to
+   ARCHIVE when the ring has dropped its next VLSN. A source compares positions, never times.
+3. In BUFFER a source reads all sealed blocks, even blocks that this node has not synced, because a replica may be
+   faster than this node's disk. In ARCHIVE a source reads synced blocks only.
+4. Each change between BUFFER and ARCHIVE is counted and reported.
 
     next = 41, ring holds 60–90      ARCHIVE  reads 41–59 from the segments, then changes to BUFFER
     position 7, ring head 9          BUFFER   the ring dropped position 7: changes back to ARCHIVE
@@ -45,7 +45,7 @@ def _unheard(_: Mode) -> None:
 
 
 class Source:
-    """The blocks of one log from a VLSN on, for one reader."""
+    """One reader's source of blocks, from one VLSN of a log on."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class Source:
         on_switch: Callable[[Mode], None] = _unheard,
         upto: Callable[[], Vlsn] | None = None,
     ) -> None:
-        """Begins in ARCHIVE. Calls ``on_switch`` at each change of mode. ``upto`` returns the last VLSN that may be
-        read now, which never falls; None allows all VLSNs."""
+        """Begins in ARCHIVE mode. Calls ``on_switch`` at each change of mode. ``upto`` returns the last VLSN that may
+        be read now, a value that never falls. If ``upto`` is None, all VLSNs may be read."""
         self._on_switch = on_switch
         self._upto = upto
         self._log = log
@@ -71,8 +71,8 @@ class Source:
         self.archive_reads = 0
 
     def from_ring(self, bytes_max: int = FEED_BYTES) -> Sequence[Buffer]:
-        """Takes the next blocks of the ring, without waiting. Returns an empty sequence if the ring has no more, or in
-        ARCHIVE."""
+        """Takes the next blocks of the ring, without waiting. Returns an empty sequence in ARCHIVE mode, or if the ring
+        has no more blocks."""
         ring = self._log.view.ring
         if self.mode is Mode.BUFFER and self._position < ring.head:
             self._change(Mode.ARCHIVE)
@@ -88,7 +88,7 @@ class Source:
         if self._upto is not None:
             upto = self._upto()
             within = ring.position_of(Vlsn(upto + 1)) if upto >= self.next_vlsn else self._position
-            end = within if within is not None else end  # None: all of the ring may be read
+            end = within if within is not None else end  # if ``within`` is None, all of the ring may be read
         if self._position >= end:
             return ()
         blocks = ring.take(self._position, end=end, bytes_max=bytes_max)
@@ -98,16 +98,16 @@ class Source:
 
     @property
     def behind(self) -> bool:
-        """True if the ring has more blocks that were not taken."""
+        """True if the ring has more blocks that this source has not taken."""
         return self.mode is Mode.BUFFER and self._position < self._log.view.ring.end
 
     async def from_archive(self) -> Sequence[Buffer]:
-        """Reads the next blocks of the segments, and begins the read of the blocks after them, so that disk and network
+        """Reads the next blocks from the segments, and begins to read the blocks that follow, so that disk and network
         overlap. Returns an empty sequence if nothing more is synced. Raises ``Damaged`` or ``Trimmed``."""
         ahead, self._ahead = self._ahead, None
         run = await (ahead or self._read())
         self.archive_reads += 1
-        if ahead is not None and not run.data:  # nothing more was synced when that read began
+        if ahead is not None and not run.data:  # when that read began, nothing more was synced
             if blocks := self.from_ring():
                 return blocks
             if self.mode is Mode.ARCHIVE:
@@ -121,7 +121,7 @@ class Source:
         return run.data
 
     def close(self) -> None:
-        """Closes the reader as soon as no read is running. Reports no further change of mode."""
+        """Closes the reader as soon as no read is running. No further change of mode is reported."""
         self._on_switch = _unheard
         if self._ahead is not None and not self._ahead.done():
             self._ahead.add_done_callback(self._close_reader)
@@ -130,7 +130,7 @@ class Source:
 
     def _close_reader(self, ahead: asyncio.Future[ReadRun] | None) -> None:
         if ahead is not None and not ahead.cancelled():
-            ahead.exception()  # retrieved, so that asyncio does not report it as never retrieved
+            ahead.exception()  # retrieve the error, or asyncio reports it as never retrieved
         self._reader.close()
 
     def _read(self) -> asyncio.Future[ReadRun]:
@@ -141,7 +141,7 @@ class Source:
                 raise Trimmed(f"VLSN {vlsn} was cleaned away", first=log.view.range.first)
             mapping = log.view.index.at_or_before(vlsn)
             if mapping is None:
-                raise Damaged(f"the index has nothing for VLSN {vlsn} of {log.view.range}", vlsn=vlsn)
+                raise Damaged(f"the index has no mapping for VLSN {vlsn} of {log.view.range}", vlsn=vlsn)
             start = mapping[1]
         upto = log.view.range.last_sync if self._upto is None else min(log.view.range.last_sync, self._upto())
         return self._offload(lambda: self._reader.blocks(vlsn, start=start, upto_vlsn=upto, bytes_max=FEED_BYTES))

@@ -36,7 +36,7 @@ DEFAULT_GROUP: Final = "vlsnlog"
 FILE_ONLY: Final = frozenset({"cdc"})
 """Settings that are tables. They have neither a flag nor a variable."""
 ANONYMOUS: Final = ("all", "append", "none")
-"""Which roles a call without a token has. ``all`` is the default until members know each other by a key."""
+"""Which roles a call without a token has. ``repl.auth.default_key`` has the default."""
 LOG_FORMATS: Final = ("text", "json")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 CONFIG_BYTES_MAX: Final = 1 << 20
@@ -85,8 +85,11 @@ class NodeConfig:
     tls_ca: Path | None = field(
         default=None, metadata=_about("authorities of members and clients, in PEM; read again when they change")
     )
-    anonymous: str = _setting(
-        "all", "roles of calls without a token: all, append (all but admin) or none", choices=ANONYMOUS
+    anonymous: str | None = _setting(
+        None,
+        "roles of calls without a token: all, append (all but admin) or none; default: append on loopback with a key, "
+        "else all",
+        choices=ANONYMOUS,
     )
     insecure: bool = _setting(False, "whether the node may serve addresses beyond loopback without TLS, key and tokens")
     token_grace_s: float = _setting(

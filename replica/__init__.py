@@ -1,1 +1,2 @@
-"""The receiving side of replication: syncup, and the feed that fills this node's log. Imports vlsn only."""
+"""The receiving side of replication: syncup, and the feed that fills this node's log. The package imports ``vlsn``
+only."""

@@ -1,21 +1,23 @@
-"""The replica's side of a feed: syncup, then blocks are written to the log and acknowledged.
+"""The replica's side of a feed. First comes the syncup; then blocks are written to the log and acknowledged.
 
-    1  The write path is drained. The replica sends SYNCUP.
-    2  The master sends MATCHPOINT. The replica compares the block there with its own block.
+    1  Everything handed to the log is written and synced. The replica sends SYNCUP.
+    2  The master sends MATCHPOINT. The replica compares the master's block there with its own.
     3  The replica stores the feed's term, synced, and rolls back its blocks after the matchpoint.
     4  The replica sends START, and an ACK for the blocks that it has already.
     5  Each BLOCKS message is verified as a whole, then handed to the log. The replica sends one cumulative ACK for each
-       synced group. It sends a ROUND back while the feed's term is the stored term.
+       synced group. The replica sends a ROUND (the master's question whether it still leads) back while the feed's term
+       is the stored term.
     6  Blocks that raise the group's level wait until that level is stored and synced in the node file.
 
-The term of a feed is stored after the comparison, and before any write, rollback or acknowledgement for that feed. The
-comparison only reads. A stored term never falls, so a peer with a different log must not raise it: a raised term would
-shut out the true master.
+The term of a feed is stored after the blocks are compared, and before any write, rollback or acknowledgement for that
+feed. The comparison only reads. A stored term never falls, and a stored term that is too high shuts out the true
+master. So a peer with a different log must not raise the stored term.
 
-Received bytes of an incomplete message also show that the master is alive (``tick``).
+The bytes of an incomplete message also show that the master is alive (``tick``).
 
-The DTVLSN follows the master's DTVLSN, but never exceeds the last VLSN verified on this feed. Reading stops while more
-than 16 MiB are not synced. The replica ends a feed that is silent for ``SILENCE_S``; its owner connects again.
+The replica's DTVLSN (durable end) follows the master's DTVLSN, but never exceeds the last VLSN verified on this feed.
+The replica reads no more messages while more than 16 MiB are not synced. The replica ends a feed that is silent for
+``SILENCE_S``; its owner connects again.
 """
 
 from __future__ import annotations
@@ -56,8 +58,8 @@ from vlsn.write.local_log import LocalLog
 
 SILENCE_S = 5.0
 LOOKS = 4
-"""Looks in a row after which a master counts as silent. Looks are counted because a clock would mislead: after a stall
-of this process the master's messages are still unread in the socket."""
+"""The number of consecutive checks after which a silent master is given up. Checks are counted because a clock would
+mislead: after this process has stalled, the master's messages are still unread in the socket."""
 SYNCUP_TIMEOUT_S = 30.0
 Offload = Callable[[Callable[[], ReadRun]], Awaitable[ReadRun]]
 
@@ -74,8 +76,8 @@ class FeedRejected(VlsnLogError):
 
 
 class ReplicaFeed:
-    """One connection to a master. ``run`` lasts as long as the connection; ``synced`` is called after this log synced a
-    group."""
+    """One connection to a master. ``run`` lasts as long as the connection. ``synced`` is called after this node's log
+    has synced a group of blocks."""
 
     def __init__(
         self,
@@ -93,7 +95,7 @@ class ReplicaFeed:
         self.term = Term(0)
         self.verified = self.matchpoint = NULL_VLSN
         self.rolled_back = 0
-        """The number of VLSNs that this log rolled back at its syncup."""
+        """The number of VLSNs that this log rolled back during this feed's syncup."""
         self._last_term = 0
         self.streaming = False
         self.position: Position | None = None
@@ -103,12 +105,14 @@ class ReplicaFeed:
         self._store_term = store_term
         self._roll_back = roll_back
         self._drained = drained
-        """Waits until everything handed to the log is synced, and an earlier feed's rollback has finished."""
+        """Waits until everything handed to the log is synced, and until the rollback of an earlier feed has finished.
+        """
         self._offload = offload
         self._on_position = on_position
         self._on_progress = on_progress
         self._came = 0
-        """Bytes received as of the last tick. ``_whole`` is true if a whole message has been received since."""
+        """The number of bytes received until the last tick. ``_whole`` is true if a complete message has been received
+        since the last tick."""
         self._whole = False
         self._silent_looks = 0
         self._unsynced = 0
@@ -116,18 +120,18 @@ class ReplicaFeed:
         self._room: asyncio.Future[None] | None = None
         self._ack_due: asyncio.Future[None] | None = None
         self._round = 0
-        """The number of a read round whose answer could not be sent at once; 0 for none."""
+        """The number of a read round whose answer could not be sent at once; 0 if there is no such round."""
         self._failed: VlsnLogError | None = None
         self._tells_written = False
-        """True once the master has said that an append waits for less than a sync; then ACKs also report written
-        VLSNs."""
+        """True once the master has said that some append waits for less than a sync. In that case ACKs also report the
+        VLSNs that are written but not synced."""
         self._held: tuple[Position, BlockRun] | None = None
-        """Blocks that raise the group's level. They are handed to the log only after the node file has promised that
-        level."""
+        """Blocks that raise the group's level (the version of its formats). Blocks with a new level are handed to the
+        log only after the node file has stored the level."""
 
     async def run(self) -> None:
-        """Returns or raises when the feed has stopped. ``IntegrityFault``, ``RollbackProhibited`` and ``FeedRejected``
-        need a person; after any other error the owner tries again."""
+        """Runs the feed. Returns, or raises an error, when the feed has stopped. ``IntegrityFault``,
+        ``RollbackProhibited`` and ``FeedRejected`` need a person. After any other error the owner tries again."""
         async with asyncio.timeout(SYNCUP_TIMEOUT_S):
             await self._syncup()
         self.streaming = True
@@ -137,7 +141,7 @@ class ReplicaFeed:
             self.streaming = False
 
     def synced(self) -> None:
-        """Sends an ACK for the group that this log has synced, at once if possible."""
+        """Sends an ACK for the group of blocks that this log has synced, at once if possible."""
         good = self.streaming and self._failed is None and self._log.node_file.record.term == self.term
         if good and self._channel.send_now(self._ack()):
             return
@@ -150,9 +154,9 @@ class ReplicaFeed:
             self.synced()
 
     def tick(self) -> None:
-        """Counts the received bytes of a message, a few times a second. A large message, or one on a slow link, may
-        take longer than an election timeout. Its bytes show that the master is alive, and an ACK shows that this
-        replica is."""
+        """Counts the received bytes of a message; it is called a few times a second. A large message, or one on a slow
+        link, may take longer than an election timeout. Meanwhile the received bytes show that the master is alive, and
+        an ACK shows that this replica is alive."""
         came, before = self._channel.received_bytes(), self._came
         self._came = came
         if not self._whole and came > before and self.streaming:
@@ -192,7 +196,7 @@ class ReplicaFeed:
         await self._channel.send(ack_message(Ack(self.term, theirs.vlsn, theirs.vlsn)))
 
     def _check_term(self) -> None:
-        """Raises ``StaleTerm`` unless the feed's term is the stored one at this moment."""
+        """Raises ``StaleTerm`` unless the feed's term is, at this moment, the term stored on this node."""
         stored = self._log.node_file.record.term
         if stored != self.term:
             raise StaleTerm(f"this node has stored term {stored}, the feed is of {self.term}")
@@ -236,7 +240,7 @@ class ReplicaFeed:
             await self._wait_for_room()
 
     def _take(self, message: bytes) -> bool:
-        """Takes one message. Returns whether there is room for another message."""
+        """Handles one message. Returns whether there is room for another message."""
         log = self._log
         self._heard()
         self._whole = True
@@ -253,7 +257,7 @@ class ReplicaFeed:
             raise StaleTerm(f"a message of term {position.term} on a feed of term {self.term}")
         self.position = position
         if self._failed is not None:
-            raise self._failed  # the refused blocks are missing before any later ones
+            raise self._failed  # no later block may follow the refused blocks
         if kind is MessageType.BLOCKS:
             run = split_blocks(message, expected_first=self.verified + 1, term_min=self._last_term, term_max=self.term)
             if run.level > log.node_file.record.level:
@@ -285,7 +289,7 @@ class ReplicaFeed:
         self._silent_looks = 0
 
     def _answer(self, term: int, number: int) -> None:
-        """Answers a round, if the feed's term is still the stored one at this moment."""
+        """Answers a read round, if the feed's term is still the term stored on this node."""
         if term != self.term:
             raise StaleTerm(f"a round of term {term} on a feed of term {self.term}")
         self._check_term()
@@ -310,7 +314,7 @@ class ReplicaFeed:
             await self._room
 
     async def _acknowledge(self) -> None:
-        """Sends the ACK that could not be sent at once, and stops a feed whose master is silent."""
+        """Sends the ACK that could not be sent earlier, and stops a feed whose master is silent."""
         loop = asyncio.get_running_loop()
         while True:
             due = self._ack_due = loop.create_future()
@@ -320,7 +324,7 @@ class ReplicaFeed:
             if self._failed is not None:
                 raise self._failed
             if self._silent_looks > LOOKS:
-                raise ChannelClosed(f"the master has said nothing for {SILENCE_S} s")
+                raise ChannelClosed(f"the master has sent nothing for {SILENCE_S} s")
             self._check_term()
             await self._channel.send(self._ack())
             while self._round:
@@ -328,7 +332,7 @@ class ReplicaFeed:
                 await self._channel.send(round_message(self.term, number))
 
     def _look(self, due: asyncio.Future[None]) -> None:
-        if self._unsynced <= self._unsynced_max:  # otherwise this side is the one that does not read
+        if self._unsynced <= self._unsynced_max:  # otherwise the silence is this replica's fault: it does not read
             self._silent_looks += 1
         _set(due)
 

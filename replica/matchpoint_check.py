@@ -1,7 +1,8 @@
-"""Syncup on the replica's side: describes its log, and checks that the blocks at the matchpoint are equal.
+"""Syncup on the replica's side: the replica describes its log, and checks that the blocks at the matchpoint are equal.
 
-Pure. Both sides compare two checksums over the whole block that ends at the matchpoint. Two blocks with the same name
-and different contents are an integrity fault, and no node overwrites either copy.
+This module does no I/O. Master and replica compare two checksums over the whole block that ends at the matchpoint. Two
+blocks with the same name (term and first VLSN) and different contents are an integrity fault, and no node overwrites
+either copy.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from vlsn.seams import Buffer
 
 
 def describe(span: VlsnRange, stored_term: int, term_runs: list[TermRun]) -> Syncup:
-    """Describes a replica's log for syncup. All blocks are synced, because the write path is drained."""
+    """Describes a replica's log for syncup. All blocks of the log must be synced, and they are, because the caller has
+    waited for all writes."""
     assert span.last == span.last_sync
     return Syncup(
         first=span.first, last=span.last, last_sync=span.last_sync, stored_term=stored_term, term_runs=list(term_runs)
@@ -25,7 +27,7 @@ def describe(span: VlsnRange, stored_term: int, term_runs: list[TermRun]) -> Syn
 
 
 def matchpoint_of(block: Buffer, *, feed_term: int) -> Matchpoint:
-    """Makes the matchpoint at the end of ``block``, with the block's checksums."""
+    """Makes the message about the matchpoint at the end of ``block``, with the block's checksums."""
     header = decode_header(block)
     return Matchpoint(
         vlsn=header.last_vlsn,

@@ -1,16 +1,18 @@
 """A network restore: the choice of a provider, and the transfer of its blocks into this node's own log.
 
-    choose    of all members' offers those that are fresh enough, the least loaded first
+    choose    picks those members' offers that are fresh enough, the least loaded first
     Transfer  open a session ─► segment by segment, range by range ─► unpack ─► append_blocks ─► synced
               the provider's state record at its durable end, once everything up to that end is synced here
 
 1. Blocks are kept byte for byte, in this node's own frames and segments. A peer's headers, salt, checkpoints, rollbacks
    and node file are not kept.
-2. Blocks after the durable end at the session's opening are not kept.
-3. The term of a block is stored, synced, before the block is written.
-4. A restore may be interrupted at any moment. It continues after this log's last synced block, from the same provider
-   or another one. First the term runs of both logs must agree; otherwise the restore begins again.
-5. A provider's fault stops only this transfer (``BadBody``, ``NotFound``, ``Unreachable`` …).
+2. A session has a fixed end: the provider's durable end at the time when the session opened. Blocks after a session's
+   fixed end are not kept.
+3. Before a block is written, its term is stored in the node file and synced.
+4. A restore may be interrupted at any moment. A restore continues after this log's last synced block, from the same
+   provider or another one. But if the terms of this log and of the provider's log disagree, the restore begins again
+   from the start.
+5. A fault of the provider (``BadBody``, ``NotFound``, ``Unreachable`` …) stops only the transfer from that provider.
 """
 
 from __future__ import annotations
@@ -54,13 +56,13 @@ class Provider(Protocol):
 def choose(offers: Sequence[Offer], *, have: Vlsn, durable: End, rotten: Collection[str] = frozenset()) -> list[Offer]:
     """Chooses the members to restore from, best first.
 
-    A useful member has its log durable up to ``durable``, the end that this node may have acknowledged, in VLSNs and in
-    terms. A member whose log is durable in a later term is also useful: it has every entry that can be durable. Members
-    far behind the best one are left out.
+    ``durable`` is the end, as a VLSN and a term, that this node may have acknowledged. A member is useful if its log is
+    durable up to ``durable``. A member whose log is durable in a later term is also useful, because it has every entry
+    that can be durable. Members whose durable end is far behind the best member's are left out.
 
     ``have`` is the last VLSN restored already. A member whose log begins at ``have + 1`` or earlier is preferred, so
-    that the restored part stays. The ``rotten`` members, which sent wrong bytes before, come last: there may be no
-    other.
+    that the restored entries can stay. The ``rotten`` members, which sent wrong bytes before, come last, because there
+    may be no other member.
     """
     useful = [offer for offer in offers if offer.dtvlsn and not offer.full and offer.dtvlsn >= have]
     useful = [offer for offer in useful if _has_all(offer, durable)]
@@ -87,8 +89,8 @@ def _has_all(offer: Offer, end: End) -> bool:
 
 
 def agree(mine: Sequence[TermRun], theirs: Sequence[tuple[int, int, int]]) -> bool:
-    """Returns whether two logs have the same terms in the range that both have. ``theirs`` reaches at least as far as
-    ``mine``."""
+    """Returns whether two logs have the same terms in the VLSNs that both have. ``theirs`` must reach at least as far
+    as ``mine``."""
     if not mine or not theirs:
         return True
     low = max(mine[0].first, theirs[0][1])
@@ -103,14 +105,14 @@ def _clipped(runs: Sequence[tuple[int, int, int]], low: int, high: int) -> list[
 
 @dataclass(slots=True)
 class Progress:
-    """The progress of a restore, for status."""
+    """The progress of a restore, as a status shows it."""
 
     provider: str = ""
     began_s: float = 0.0
     bytes_done: int = 0
-    """Bytes of segments that this process has fetched."""
+    """The bytes of segments that this process has fetched."""
     bytes_total: int = 0
-    """Bytes of the provider's segments from the start of this fetch, plus the bytes fetched before."""
+    """The bytes of the provider's segments from the start of this fetch on, plus the bytes fetched before."""
     vlsn: int = 0
     target: int = 0
     attempts: int = 0
@@ -146,7 +148,8 @@ class _Place:
 
 @dataclass(slots=True)
 class Transfer:
-    """Transfers one provider's blocks into ``log``, which is open in state ``restoring``. Call ``run`` once."""
+    """Transfers one provider's blocks into ``log``, which was opened for a restore (state ``restoring``). ``run`` is
+    called once."""
 
     log: LocalLog
     provider: Provider
@@ -154,25 +157,25 @@ class Transfer:
     store_term: Callable[[Term], Awaitable[None]]
     offload: Callable[[Callable[[], Unpacked]], Awaitable[Unpacked]]
     _have: Vlsn = NULL_VLSN
-    """The last VLSN handed to the log; ``_term`` is its term."""
+    """The last VLSN handed to the log. ``_term`` is the term of ``_have``."""
     _term: int = 0
     _unsynced: int = 0
     _failed: VlsnLogError | None = None
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> StateRecord:
-        """Restores the log and returns the provider's state record. Everything up to the VLSN of that record is synced
-        on return. Raises ``Disagrees``, or the error that stopped the transfer."""
+        """Restores the log and returns the provider's state record. On return, everything up to the record's VLSN is
+        synced. Raises ``Disagrees``, or the error that stopped the transfer."""
         log = self.log
-        await self._drained()  # waits for blocks of an earlier transfer
+        await self._drained()  # waits until the blocks of an earlier transfer are stored
         self._have, self._term = log.view.allocated, log.view.history.last_term
         offer = await self.provider.open(Vlsn(self._have + 1))
         try:
             assert offer.record is not None
             self._begin(offer)
             if not agree(log.view.history.term_runs, offer.record.term_runs):
-                raise Disagrees(f"{self.provider.name} has other terms than the part restored so far")
-            log.view.raise_dtvlsn(self._have)  # only durable blocks were restored
+                raise Disagrees(f"{self.provider.name} has other terms than the blocks restored so far")
+            log.view.raise_dtvlsn(self._have)  # only durable blocks were restored before
             await self._fetch(offer)
             await self._synced()
             if log.view.range.last != offer.dtvlsn:
@@ -198,10 +201,10 @@ class Transfer:
         try:
             await self.provider.close(session)
         except (VlsnLogError, OSError):
-            pass  # the session ends by itself
+            pass  # the provider closes an idle session itself
 
     async def _fetch(self, offer: Offer) -> None:
-        """Fetches everything up to the offer's durable end, and hands it to the log."""
+        """Fetches all blocks up to the offer's durable end, and hands them to the log."""
         place = _Place([(segment.number, segment.end) for segment in offer.segments])
         if place.over:
             return
@@ -261,11 +264,11 @@ class Transfer:
         self._failed = self._failed or error
         if error is None:
             self.progress.vlsn = run.last_vlsn
-            self.log.view.raise_dtvlsn(Vlsn(run.last_vlsn))  # a session sends durable blocks only
+            self.log.view.raise_dtvlsn(Vlsn(run.last_vlsn))  # a provider sends durable blocks only
         self._moved.set()
 
     async def _room(self, unsynced_max: int) -> None:
-        """Waits until at most ``unsynced_max`` bytes are not synced. Raises the error by which the log has refused a
+        """Waits until at most ``unsynced_max`` bytes are not synced. Raises the log's error if the log has refused a
         block."""
         while self._unsynced > unsynced_max and self._failed is None:
             self._moved.clear()
@@ -277,7 +280,7 @@ class Transfer:
         await self._room(0)
 
     async def _drained(self) -> None:
-        """Waits until the log's queue is empty: each block has its VLSNs, or was refused."""
+        """Waits until the log's queue is empty, so that each queued block was either stored or refused."""
         drained = asyncio.Event()
         self.log.cycle.drain(drained.set)
         await drained.wait()

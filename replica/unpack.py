@@ -1,12 +1,13 @@
-"""The blocks in a piece of a peer's segment, checked as strictly as the blocks of a feed.
+"""The blocks in a piece of another member's segment, checked as strictly as the blocks of a feed.
 
     peer's segment   |START|40–44|45–45✗|46–49|45–47|END|…      frames of the peer, with its salt
     wanted from 41         ───── 41 is inside 40–44: refused, the two logs must meet between blocks
     wanted from 40         40–44         (✗ and local records are skipped)  46–49 does not follow: refused
 
-Every frame's salt, chain and checksum is checked. Overmarked blocks and local records are skipped. The other blocks
-must be consecutive, with both checksums right. Each node has frames of its own, so the result is the bare blocks, and
-the log that keeps them builds new frames. Pure.
+Each frame (the envelope of a block in a segment) is checked: its salt, its link to the previous frame, its checksum.
+Blocks that a rollback abandoned, and local records, are skipped. All blocks that are not skipped must be consecutive
+and have the right checksums. Each node has frames of its own. So ``unpack`` returns the blocks without frames, and this
+node's log builds new frames. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from vlsn.ids import NUMBER_MAX
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """``run`` has the wanted blocks, or is None if there are none. ``at`` is the offset of the next frame to read.
-    ``bytes_wanted`` is the size of that frame if it was not whole, otherwise 0. ``past`` is true if a block after
-    ``upto`` was found, so nothing more is wanted."""
+    """The result of unpacking one piece. ``run`` has the wanted blocks, or is None if there are none. ``at`` is the
+    offset of the next frame to read. ``bytes_wanted`` is the size of the next frame if the piece ends inside it,
+    otherwise 0. ``past`` is true if a block after ``upto`` was found, so that no more pieces are wanted."""
 
     run: BlockRun | None
     at: int
@@ -36,16 +37,16 @@ class Unpacked:
 
 
 def unpack(data: bytes, *, base: int, salt: int, expected: int, upto: int, term_min: int) -> Unpacked:
-    """Unpacks the visible blocks in ``data`` from VLSN ``expected`` to ``upto``, the last VLSN of a block. Skips
-    earlier blocks. ``data`` begins at offset ``base`` of a segment, where a frame begins. Raises ``BadBody`` for bytes
-    that a good segment cannot contain."""
+    """Unpacks the visible blocks in ``data`` from VLSN ``expected`` to ``upto``, the last VLSN of a block. Blocks
+    before ``expected`` are skipped. ``data`` is a piece of a segment from offset ``base`` on, and a frame must begin
+    there. Raises ``BadBody`` for bytes that a good segment cannot contain."""
     found = scan.walk(data, base=base, start=base, end=base + len(data), salt=salt)
     if not len(found):
         return Unpacked(None, base, bytes_wanted=_size_of_first(data, base, salt))
     bad = scan.check_crcs(data, base, found)
     if bad is not None or found.reason in (Stop.BAD, Stop.ZEROS):
         at = int(found.offsets[bad]) if bad is not None else found.end
-        raise BadBody(f"the peer's segment has no whole, right frame at offset {at}")
+        raise BadBody(f"the peer's segment has no valid frame at offset {at}")
     blocks = (found.headers["kind"] == FrameKind.BLOCK) & (found.headers["flag"] == 0)
     offsets, lengths = found.offsets[blocks], found.headers["length"][blocks].astype(np.int64)
     heads = scan.block_headers(data, base, offsets)
@@ -56,7 +57,7 @@ def unpack(data: bytes, *, base: int, salt: int, expected: int, upto: int, term_
     if not wanted.any():
         return Unpacked(None, found.end, past=bool(past.any()))
     if not (lengths == heads["body_bytes"].astype(np.int64) + 64)[wanted].all():
-        raise BadBody("a block of the peer's does not fill its frame")
+        raise BadBody("a block in the peer's segment does not fill its frame")
     run = run_of(
         data,
         (offsets[wanted] - base + FRAME_BYTES).tolist(),

@@ -1,11 +1,11 @@
-"""Durability: how far a node must have processed an append for the append to count.
+"""Durability: the state in which a node must have stored an append before the node's acknowledgement counts.
 
-    SYNC           on the medium: outlives the machine's power
-    WRITE_NO_SYNC  with the operating system: outlives the process, not the machine
-    NO_SYNC        in the node's memory, on its way to the writer: outlives neither
+    SYNC           on the medium: survives a loss of power
+    WRITE_NO_SYNC  in the operating system's cache: survives a crash of the process, not of the machine
+    NO_SYNC        in the node's memory, not written yet: survives no crash
 
-A group has two durabilities, as in JE's ``Durability``: the master's (``local``), and that of each replica whose
-acknowledgement counts.
+A group of nodes has two durabilities, as in JE's ``Durability``: that of the master (``local``), and that of each
+replica whose acknowledgement counts.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from vlsn.errors import BadArgument
 
 
 class Durability(IntEnum):
-    """The state of an append when it returns. A group of appends is treated as its strictest append asks."""
+    """The state of an append when its call returns. Appends that are written together are treated like the strictest of
+    them."""
 
     NO_SYNC = 0
-    """The append has its VLSNs, in this process's memory. It is written within the flush interval."""
+    """The append has its VLSNs and is in this process's memory. A ``NO_SYNC`` append is written within the flush
+    interval."""
     WRITE_NO_SYNC = 1
-    """The append is written. It survives a crash of this process, but perhaps not of the machine. It is synced within
-    the sync interval."""
+    """The append is written. A written append survives a crash of this process, but perhaps not of the machine. It is
+    synced within the sync interval."""
     SYNC = 2
     """The append is on the medium."""
 
@@ -36,16 +38,17 @@ _LEVELS: Final[dict[str, Durability]] = {each.name.lower(): each for each in Dur
 
 
 class GroupDurability(msgspec.Struct, frozen=True, gc=False):
-    """The durability on the master and on each replica that counts, when an append is answered.
+    """The durability of an append on the master, and on each replica that counts, when the append is answered.
 
-    If either is less than SYNC, the answer says ``durable`` only if a majority happens to have synced the append."""
+    If either value is less than SYNC, the answer says ``durable`` only if a majority happens to have synced the append.
+    """
 
     local: DurabilityName
     replica: DurabilityName
 
     @property
     def levels(self) -> tuple[Durability, Durability]:
-        """Both values as ``Durability``, the master's first."""
+        """The master's and the replicas' durability, as two values of type ``Durability``."""
         return _LEVELS[self.local], _LEVELS[self.replica]
 
     @property
@@ -54,7 +57,7 @@ class GroupDurability(msgspec.Struct, frozen=True, gc=False):
         return self.local != "sync" or self.replica != "sync"
 
     def exceeds(self, other: GroupDurability) -> bool:
-        """Says whether this asks more of the master or of a replica than ``other`` does."""
+        """Returns whether this durability requires more of the master, or more of a replica, than ``other``."""
         (local, replica), (its_local, its_replica) = self.levels, other.levels
         return local > its_local or replica > its_replica
 
@@ -72,7 +75,7 @@ SYNCED: Final = _PAIRS[Durability.SYNC, Durability.SYNC]
 
 
 def weakest(given: Iterable[GroupDurability]) -> GroupDurability:
-    """Returns the durability that all of ``given`` guarantee. There must be at least one."""
+    """Returns the strongest durability that all of ``given`` guarantee. ``given`` must not be empty."""
     locals_, replicas = zip(*(each.levels for each in given), strict=True)
     return _PAIRS[min(locals_), min(replicas)]
 
@@ -82,8 +85,9 @@ GivenDurability = str | Durability | GroupDurability
 
 
 def group_durability(given: GivenDurability) -> GroupDurability:
-    """Reads ``sync``, ``write_no_sync`` or ``no_sync``, for the master and the replicas. Also reads two of these,
-    joined by a comma: the master's, then the replicas'. Raises ``BadArgument`` for anything else."""
+    """Parses ``sync``, ``write_no_sync`` or ``no_sync``, which is then for the master and the replicas. Also parses two
+    such words joined by a comma: first the master's durability, then the replicas'. Raises ``BadArgument`` for anything
+    else."""
     if isinstance(given, Durability):
         return _PAIRS[given, given]
     if isinstance(given, GroupDurability):
@@ -97,11 +101,11 @@ def group_durability(given: GivenDurability) -> GroupDurability:
     return _PAIRS[_LEVELS[names[0]], _LEVELS[names[-1]]]
 
 
-# In messages each takes one byte. The default is 0, as in messages from before durabilities existed.
+# In a message, a durability is one byte. The default is 0, as in messages from before durabilities existed.
 
 
 def asked_code(asked: GroupDurability | None) -> int:
-    """Packs what an append asks for in 16 bits; 0 if it asks for no durability."""
+    """Packs the durability that an append requests in 16 bits; 0 if the append requests none."""
     if asked is None:
         return 0
     local, replica = asked.levels
@@ -109,7 +113,8 @@ def asked_code(asked: GroupDurability | None) -> int:
 
 
 def asked_of(code: int) -> GroupDurability | None:
-    """Unpacks what ``asked_code`` has packed. Raises ``ValueError`` for any other number."""
+    """Unpacks a number that ``asked_code`` has packed. Raises ``ValueError`` for a number that it cannot have
+    packed."""
     return _PAIRS[Durability((code & 0xFF) - 1), Durability((code >> 8) - 1)] if code else None
 
 
@@ -120,5 +125,6 @@ def answered_code(answered: GroupDurability) -> int:
 
 
 def answered_of(code: int) -> GroupDurability:
-    """Unpacks what ``answered_code`` has packed. Raises ``ValueError`` for any other number."""
+    """Unpacks a number that ``answered_code`` has packed. Raises ``ValueError`` for a number that it cannot have
+    packed."""
     return _PAIRS[Durability(Durability.SYNC - (code & 3)), Durability(Durability.SYNC - (code >> 2))]

@@ -1,12 +1,12 @@
 """The errors of vlsnlog, with one root class.
 
-There is one class for each kind of error that a caller would handle differently. Local faults (``LogFailed``,
-``Damaged``) and a peer's or client's faults (``BadBody``, ``FeedRefused``) are different classes. Each class defines
+There is one class for each kind of error that a caller would handle differently. Faults of this node (``LogFailed``,
+``Damaged``) and faults of a peer or client (``BadBody``, ``FeedRefused``) have different classes. Each class defines
 three attributes:
 
     slug         the stable type that HTTP and the command line show
-    retry_safe   nothing of this call was logged, nor will be: made again, it cannot double an entry
-    transient    the same append may well be taken a moment later: a client tries until its deadline by itself
+    retry_safe   nothing of the call was or will be logged, so that repeating the call cannot log an entry twice
+    transient    the same append may well succeed a moment later: a client repeats it until its deadline
 
 A class sets ``retry_safe`` itself or inherits it from a class that does, but never from the root class.
 """
@@ -21,15 +21,16 @@ E = TypeVar("E", bound=BaseException)
 
 
 class VlsnLogError(Exception):
-    """The root of all errors that vlsnlog raises on purpose. The class itself is raised for a fault of the node."""
+    """The root class of all errors that vlsnlog raises on purpose. The class itself is raised for a fault of the
+    node."""
 
     slug: ClassVar[str] = "internal"
     retry_safe: ClassVar[bool] = False
     transient: ClassVar[bool] = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copies and pickles by ``args`` and attributes, without ``__init__``. A pool of processes that cannot unpickle
-        an error is broken for good."""
+        """Copies and pickles the error by ``args`` and attributes, without ``__init__``. An error that cannot be
+        unpickled would break a pool of processes for good."""
         reduced = super().__reduce__()
         assert isinstance(reduced, tuple)
         return _made, (type(self), *reduced[1]), *reduced[2:]
@@ -43,14 +44,15 @@ def _made(kind: type[VlsnLogError], *arguments: object) -> VlsnLogError:
 
 
 class BadBody(VlsnLogError):
-    """A body, batch, block or message does not match its format. None of it was accepted."""
+    """A body, batch, block or message does not match its format. Nothing of the body, batch, block or message was
+    accepted."""
 
     slug = "bad-body"
     retry_safe = True
 
 
 class BadTransaction(BadBody):
-    """A transaction is not whole in its block."""
+    """A transaction is incomplete in its block."""
 
 
 class BadArgument(VlsnLogError):
@@ -61,14 +63,14 @@ class BadArgument(VlsnLogError):
 
 
 class TooLarge(VlsnLogError):
-    """An entry, key, batch or body is over its limit. It was refused before it was read or kept."""
+    """An entry, key, batch or body is over its limit. Nothing of a refused entry was read or stored."""
 
     slug = "too-large"
     retry_safe = True
 
 
 class UnsupportedType(VlsnLogError):
-    """The endpoint does not read this content type."""
+    """The endpoint does not accept this content type."""
 
     slug = "unsupported-type"
     retry_safe = True
@@ -91,7 +93,7 @@ class Unauthorized(VlsnLogError):
 
 
 class Misdirected(VlsnLogError):
-    """The request names a host that is not this node, so it is not answered."""
+    """The request names a host that is not this node, so this node does not answer it."""
 
     slug = "misdirected"
     retry_safe = True
@@ -115,20 +117,20 @@ class NotAllowed(VlsnLogError):
 
 
 class NotYet(VlsnLogError):
-    """The VLSN is above the durable end."""
+    """The VLSN is above the durable end, so it cannot be read yet."""
 
     slug = "not-yet"
     retry_safe = True
 
 
 class Lagging(NotYet):
-    """Within the timeout, this node has not reached the VLSN that a linearizable read has to show. Try again, or ask
+    """This node has not reached the VLSN of a linearizable read within the timeout. Repeat the read, or send it to
     another node."""
 
 
 class TooFarBehind(Lagging):
     """The node is further behind than the read allows, in VLSNs or in time, and has not caught up within the timeout.
-    Try again, or ask another node."""
+    Repeat the read, or send it to another node."""
 
     slug = "lagging"
 
@@ -141,8 +143,9 @@ class NotData(VlsnLogError):
 
 
 class NotInLog(VlsnLogError):
-    """The log does not have, at ``vlsn``, the entry of ``term`` that a reader has read. It has an entry of term
-    ``found`` there. Durable entries were lost, which only a person can have ordered. Read again from a lower VLSN."""
+    """The log does not have, at ``vlsn``, the entry of ``term`` that a reader has read before. The log's entry at
+    ``vlsn`` is of term ``found``. Durable entries were lost, which only a person can have ordered. Read again from a
+    lower VLSN."""
 
     slug = "not-in-log"
     retry_safe = True
@@ -169,7 +172,7 @@ class Trimmed(VlsnLogError):
 
 
 class QueueFull(VlsnLogError):
-    """The append queue is over its limit. Nothing was logged. Wait and send again."""
+    """The append queue is over its limit. Nothing of the append was logged. Wait, and send the append again."""
 
     slug = "queue-full"
     retry_safe = True
@@ -177,15 +180,15 @@ class QueueFull(VlsnLogError):
 
 
 class DestinationFull(VlsnLogError):
-    """The append was refused because a destination that would get messages from it is full. Nothing was logged. Send it
-    again once some of that destination's messages are acknowledged."""
+    """The append was refused because a destination that would get messages from it is full. Nothing was logged. Send
+    the append again once some of that destination's messages are acknowledged."""
 
     slug = "destination-full"
     retry_safe = True
 
 
 class NoSpace(VlsnLogError):
-    """The disk has no space for the next group. Nothing of the append was logged."""
+    """The disk has no space for the next group of appends. Nothing of this append was logged."""
 
     slug = "no-space"
     retry_safe = True
@@ -193,8 +196,9 @@ class NoSpace(VlsnLogError):
 
 
 class NoSegment(NoSpace):
-    """The next segment cannot be made, though the disk has space: there are no descriptors, or an I/O error. Making it
-    is tried again, and appends that fit the current segment are accepted. Nothing of this append was logged."""
+    """The next segment cannot be made although the disk has space: no file descriptor is free, or an I/O error
+    occurred. The node tries again, and appends that fit the current segment are accepted. Nothing of this append was
+    logged."""
 
     slug = "no-segment"
     retry_safe = True
@@ -218,16 +222,16 @@ class InsufficientReplicas(VlsnLogError):
 
 
 class OutOfSequence(VlsnLogError):
-    """A producer's submission does not have the next sequence, or differs from the submission logged with its sequence.
-    Nothing of it was logged. Begin again as a new producer."""
+    """The sequence of a producer's submission is not the next one, or another submission was logged with it. Nothing of
+    this submission was logged. Begin again as a new producer."""
 
     slug = "out-of-sequence"
     retry_safe = True
 
 
 class StrongerDurability(VlsnLogError):
-    """An append asks for more durability than the group's setting. Nothing of it was logged. Ask for less durability,
-    or for none, or raise the setting."""
+    """An append requests more durability than the group's setting. Nothing of the append was logged. Request less
+    durability, or none, or raise the setting."""
 
     slug = "stronger-durability"
     retry_safe = True
@@ -242,7 +246,7 @@ class UnknownProducer(VlsnLogError):
 
 
 class DuplicateForgotten(VlsnLogError):
-    """The submission was logged before, but so long ago that its place is no longer remembered."""
+    """The submission was logged before, but so long ago that its VLSNs are no longer remembered."""
 
     slug = "duplicate-forgotten"
     retry_safe = False
@@ -257,15 +261,15 @@ class OutcomeUnknown(VlsnLogError):
 
 class TransactionGone(VlsnLogError):
     """The transaction is no longer staged: it was aborted, was idle for too long, or its master no longer leads.
-    Nothing of it was logged, or ever will be. Run it again as a new transaction."""
+    Nothing of the transaction was or will be logged. Run the transaction again as a new one."""
 
     slug = "transaction-gone"
     retry_safe = True
 
 
 class TransactionClosed(VlsnLogError):
-    """The transaction's commit is under way or in the log. It accepts no more entries, no abort, and no commit under
-    another name. Nothing was changed. The same commit, sent again, is answered with its outcome."""
+    """The transaction's commit is under way or in the log. The transaction accepts no more entries, no abort, and no
+    commit under another name. Nothing was changed. The same commit, sent again, is answered with its outcome."""
 
     slug = "transaction-closed"
     retry_safe = True
@@ -283,8 +287,8 @@ class GroupBusy(VlsnLogError):
 
 
 class Damaged(VlsnLogError):
-    """Bytes that were once synced cannot be read back. The error has the place and the VLSN, as far as known. Only
-    reads raise this error."""
+    """Bytes that were once synced cannot be read back. The error has the place and the VLSN, as far as they are known.
+    Only reads raise this error."""
 
     slug = "damaged"
     retry_safe = True
@@ -297,21 +301,22 @@ class Damaged(VlsnLogError):
 
 
 class NoRegularFile(VlsnLogError, OSError):
-    """There is something else in the place of a file: a FIFO, directory, socket, device or dangling link. Nothing was
+    """Something else is in the place of a file: a FIFO, directory, socket, device or dangling link. Nothing was
     changed."""
 
     retry_safe = True
 
 
 class Halted(VlsnLogError):
-    """The node has stopped taking part, and needs a person. The message says what to do."""
+    """The node has stopped, and needs a person. The error's message says what to do."""
 
     slug = "halted"
     retry_safe = True
 
 
 class RollbackProhibited(Halted):
-    """A rollback would undo durable entries. Nothing was changed. Compare the copies before doing anything else."""
+    """A rollback would undo durable entries. Nothing was changed. Compare the copies of the log before doing anything
+    else."""
 
     def __init__(self, message: str, *, matchpoint: int, durable: int) -> None:
         super().__init__(message)
@@ -320,8 +325,8 @@ class RollbackProhibited(Halted):
 
 
 class Restoring(VlsnLogError):
-    """A network restore of the directory has begun and is not finished. Until then the directory holds no valid log.
-    The node that owns it continues the restore when it is started."""
+    """A network restore of the directory has begun and is not finished. Until a restore is finished, the directory has
+    no valid log. The node that owns the directory continues the restore when it is started."""
 
     slug = "not-ready"
     retry_safe = True
@@ -330,7 +335,7 @@ class Restoring(VlsnLogError):
 
 class CopyNeeded(VlsnLogError):
     """Too few other members are known to have everything that they acknowledged. So this node must not give up its copy
-    of the log, and no other node that gives up its copy may count on this one."""
+    of the log. Another node that wants to give up its own copy must not rely on this node's copy either."""
 
     slug = "not-ready"
     retry_safe = True
@@ -338,8 +343,8 @@ class CopyNeeded(VlsnLogError):
 
 
 class ProducersMissing(VlsnLogError):
-    """The node lost its knowledge of producers with its ``state``, and no member has provided it yet. The node cannot
-    know whether this submission was logged before. Nothing was logged; send the submission again."""
+    """The node lost its table of producers with its ``state``, and no member has provided the table yet. So the node
+    cannot decide whether this submission was logged before. Nothing was logged; send the submission again."""
 
     slug = "not-ready"
     retry_safe = True
@@ -347,15 +352,15 @@ class ProducersMissing(VlsnLogError):
 
 
 class LogFailed(VlsnLogError):
-    """A write or sync failed. The page cache must not be trusted, so the process must end. Unacknowledged appends may
-    or may not be in the log when it is next opened."""
+    """A write or sync failed. The system's page cache must not be trusted any more, so the process must end.
+    Unacknowledged appends may or may not be in the log when it is next opened."""
 
     retry_safe = False
 
 
 class LogClosed(VlsnLogError):
-    """The log or the client was closed before this call was accepted. An append accepted before ends with another error
-    or an answer."""
+    """The log or the client was closed before this call was accepted. An append accepted earlier ends with another
+    error or an answer."""
 
     slug = "not-ready"
     retry_safe = True
@@ -379,7 +384,7 @@ class WrongDirectory(VlsnLogError):
 
 
 class FeedRefused(VlsnLogError):
-    """This node refuses a feed or a peer's call. Subclasses say why."""
+    """This node refuses a feed or a peer's call. The subclass says why."""
 
     retry_safe = True
 
@@ -389,8 +394,8 @@ class WrongGroup(FeedRefused):
 
 
 class WrongVersion(FeedRefused):
-    """A file, a batch or a peer has a version that this binary does not read. Nothing was changed. Run a vlsnlog that
-    reads this version. A version with a wrong checksum never raises this error, since that is damage."""
+    """A file, a batch or a peer has a version that this binary does not support. Nothing was changed. Run a vlsnlog
+    that supports this version. A version with a wrong checksum is damage, and never raises ``WrongVersion``."""
 
     slug = "wrong-version"
 
@@ -408,15 +413,15 @@ class NotListed(FeedRefused):
 
 
 class StaleTerm(FeedRefused):
-    """The term is out of date. Or a consumer's commit starts from a position that was replaced since. Nothing of it was
-    logged. The sender may continue from the present position."""
+    """The term is out of date. Or a consumer's commit starts from a position that was replaced since. Nothing of the
+    commit was logged. The sender may continue from the present position."""
 
     slug = "stale-term"
 
 
 class StaleSession(VlsnLogError):
-    """The call's signature is right, but its session is unknown. Nothing of the call was looked at. The sender signs it
-    again with ``session``."""
+    """The call's signature is right, but its session is unknown. The content of the call was not read. The sender signs
+    the call again with ``session``."""
 
     slug = "stale-session"
     retry_safe = True
@@ -427,8 +432,8 @@ class StaleSession(VlsnLogError):
 
 
 class SinkRefused(VlsnLogError):
-    """The batch does not follow the last logged batch of its sink. Nothing was logged. A person has to decide what to
-    do."""
+    """The batch does not follow the last logged batch of its sink. Nothing was logged. A person has to decide how to
+    continue."""
 
     slug = "sink-refused"
     retry_safe = True
@@ -439,9 +444,10 @@ class DuplicateFeed(FeedRefused):
 
 
 class ChannelClosed(VlsnLogError):
-    """The other side of a message channel is gone. It may have received what was sent last.
+    """The other side of a message channel is gone. The other side may have received the last messages.
 
-    ``code`` is the code with which it closed, or 0 if it gave none."""
+    ``code`` is the code with which the other side closed the channel, or 0 if there was none.
+    """
 
     retry_safe = False
 
@@ -451,10 +457,11 @@ class ChannelClosed(VlsnLogError):
 
 
 class Unreachable(VlsnLogError):
-    """No connection to a peer could be made, or the peer did not answer in time. An append that raises this was never
-    sent. An append that was sent and got no answer raises ``OutcomeUnknown``.
+    """No connection to a peer could be made, or the peer did not answer in time. An append that raises this error was
+    never sent. An append that was sent and got no answer raises ``OutcomeUnknown``.
 
-    With ``refused``, the peer's host answered that nothing listens on the port, so the peer's process has ended."""
+    With ``refused``, the peer's host answered that nothing listens on the port, so the peer's process has ended.
+    """
 
     slug = "unreachable"
     retry_safe = True
@@ -466,9 +473,10 @@ class Unreachable(VlsnLogError):
 
 
 class IntegrityFault(VlsnLogError):
-    """Two copies differ that must be equal.
+    """Two copies of a block differ, although they must be equal.
 
-    ``vlsn`` is in both copies, but in different blocks. It is 0 if the fault is not at a single VLSN."""
+    Both copies of the log have ``vlsn``, but in different blocks. ``vlsn`` is 0 if the fault is not at a single VLSN.
+    """
 
     slug = "integrity-fault"
     retry_safe = False
@@ -479,8 +487,8 @@ class IntegrityFault(VlsnLogError):
 
 
 def said_of(error: BaseException) -> str:
-    """Describes an error for a person. For an ``OSError``, names the file if the error does, and gives the system's own
-    text. A library's error may name something that the system does not know."""
+    """Describes an error for a person. For an ``OSError``, the description has the file, if the error names one, and
+    the system's own text. A library's error may name something that the system does not know."""
     if not isinstance(error, OSError):
         return str(error) or type(error).__name__
     reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
@@ -490,15 +498,16 @@ def said_of(error: BaseException) -> str:
 
 
 def bare(error: E) -> E:
-    """Returns ``error`` itself, with no traceback, cause or context. Use it before an error is kept. Its frames hold
-    their local variables, and a frame that holds the keeper makes a cycle, which lives until a garbage collection."""
+    """Returns ``error`` itself, without its traceback, cause and context. An error that is to be kept must be passed
+    through ``bare`` first. The traceback of an error has frames, whose local variables may refer to the object that
+    keeps the error. That would be a reference cycle, which lives until a garbage collection."""
     error.__cause__ = error.__context__ = error.__traceback__ = None
     return error
 
 
 def anew(error: E) -> E:
-    """Returns a copy of the error, for an error that is kept and raised again and again. If the kept error itself is
-    raised, it keeps the frames of each raise."""
+    """Returns a copy of the error. The copy is for an error that is kept and raised again and again: if the kept error
+    itself were raised, it would keep the frames of each raise."""
     return bare(copy.copy(error))
 
 
@@ -509,7 +518,7 @@ def classes() -> dict[str, type[VlsnLogError]]:
 
 
 def by_slug() -> dict[str, type[VlsnLogError]]:
-    """Returns the class of each slug (the first one defined), for a client that reads a problem document."""
+    """Returns the class of each slug (the first one defined), for a client that decodes an error answer."""
     found: dict[str, type[VlsnLogError]] = {}
 
     def walk(kind: type[VlsnLogError]) -> None:

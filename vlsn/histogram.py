@@ -8,7 +8,7 @@ SECONDS_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 
 
 class Histogram:
-    """The counts of values by upper bound, with a last count for all values above, and the sum of the values."""
+    """Counts of values by upper bound, with one more count for all higher values, and the sum of the values."""
 
     __slots__ = ("bounds", "counts", "sum")
 

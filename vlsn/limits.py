@@ -11,14 +11,15 @@ SEGMENT_BYTES_MAX = 1 << 31
 SEGMENT_BYTES_STEP = 8
 """The alignment in bytes of frames and of a segment's end."""
 BLOCK_BYTES_MAX = MIB
-"""The most bytes of a merged block. A larger client batch is sealed alone."""
+"""The most bytes of a block that is merged from several batches. A larger client batch is sealed in a block of its
+own."""
 ENTRY_BYTES_MAX = MIB
 KEY_BYTES_MAX = 64 * KIB
 BODY_BYTES_MAX = 16 * MIB
 BATCH_ENTRIES_MAX = 65_536
 TRANSACTION_BYTES_MAX = BODY_BYTES_MAX - 4 * KIB
-"""The most bytes of a transaction, with what its block stores for each entry, since one block holds the whole
-transaction."""
+"""The most bytes of a transaction, including its overhead in a block for each entry. The whole transaction must fit one
+block."""
 BODIES_IN_FLIGHT_BYTES_MAX = 64 * MIB
 QUEUE_ENTRIES_MAX = 262_144
 QUEUE_BYTES_MAX = 64 * MIB
@@ -27,23 +28,25 @@ QUEUE_SHED_FRACTION = 0.9
 RING_BYTES_MAX = 32 * MIB
 UNSYNCED_BYTES_MAX = 16 * MIB
 GROUP_BYTES_MAX = 4 * MIB
-"""The approximate limit on the bytes that the writer writes and syncs at once."""
+"""The approximate limit on the bytes that are written and synced at once."""
 FLUSH_BYTES = 1 * MIB
-"""Appends that do not wait for a write are written once this many bytes wait, or after the flush interval."""
+"""Appends that do not wait for a write are written once this many bytes of them wait, or after the flush interval."""
 FLUSH_INTERVAL_S = 0.1
 SYNC_INTERVAL_S = 1.0
 """The longest time in seconds that writes may stay unsynced."""
 NODE_SYNC_INTERVAL_S = 0.1
-"""The same in a node of a group, where readers wait for a majority's sync."""
+"""The longest time in seconds that writes may stay unsynced in a node of a group. A node's limit is shorter than an
+embedded log's, since readers wait for a majority's sync."""
 SLOW_SYNC_S = 0.1
 SLOW_SYNCS_MAX = 100
 SLOW_SYNCS_WINDOW_S = 60.0
-"""The window in which a number of slow syncs makes the log roll to a new segment."""
+"""The period in which a number of slow syncs makes the log change to a new segment."""
 STALLED_SYNC_S = 10.0
-"""A single sync that takes this long also rolls the segment."""
+"""A single sync that takes this long makes the log change to a new segment."""
 CHECKPOINT_BYTES = 64 * MIB
 CHECKPOINT_BYTES_MIN = 4 * KIB
-"""More than a checkpoint itself writes, since otherwise one checkpoint would cause the next, for ever."""
+"""The lowest setting for the bytes between two checkpoints. A lower setting would be less than a checkpoint itself
+writes, so that each checkpoint would cause the next."""
 CHECKPOINT_PERIOD_S = 60.0
 IDLE_END_S = 1.0
 INDEX_STRIDE = 10
@@ -53,103 +56,117 @@ INDEX_MAX_MAPPINGS = 1_000
 INDEX_MAP_BYTES = 4 << 30
 STATE_MAP_BYTES = 1 << 30
 STATE_FREE_BYTES_MIN = 2 * MIB
-"""The free bytes below which checkpoints and the idle end wait, since a transaction without disk space would end the
+"""The free bytes of disk below which checkpoints and the idle end wait. A transaction without disk space would end the
 process."""
 RETRY_S_MIN = 0.1
 RETRY_S_MAX = 10.0
-"""The longest pause before failing background work is retried. The first pause is ``RETRY_S_MIN``, and each further
-pause is twice as long, up to ``RETRY_S_MAX``."""
+"""The longest pause before failing background work is retried. The first pause before a retry is ``RETRY_S_MIN``, and
+each further pause is twice as long, up to ``RETRY_S_MAX``."""
 WAITING_MAX = 32
-"""The most background jobs that may be failing at once. Above that the oldest is given up."""
+"""The most background jobs that may be failing at once. If more fail, the oldest job is given up."""
 FREE_BYTES_MIN = 16 * MIB
-"""The free bytes below which appends are refused (``NoSpace``) and no segment is made."""
+"""The free bytes of disk below which appends are refused (``NoSpace``) and no segment is made."""
 HOLD_BYTES_MAX = 16 << 30
-"""A hold is dropped if it blocks a segment that retention would remove, and is more than this many bytes behind."""
+"""A hold is dropped if it blocks a segment that retention wants to remove, and is more than this many bytes behind the
+log's end."""
 PRODUCERS_AT_LEVEL_1 = 4_096
-"""The producers that a log knows while its group is at level 1. Above that the producer with the oldest append is
-forgotten. This limit and those on remembered submissions are the same on every node, since otherwise the nodes' tables
-would differ. So another number would be another format."""
+"""The most producers that a log remembers while its group is at level 1. If there are more, the producer with the
+oldest append is forgotten. The limits on producers and on remembered submissions must be the same on every node;
+otherwise the nodes' tables would differ. So a change of one of these limits would be a change of the format."""
 PRODUCERS_DEFAULT = 65_536
-"""The same limit from level 2 on, if the group has set no other number (``Settings.producers``)."""
+"""The most producers that a log remembers from level 2 on, if the group has set no other number
+(``Settings.producers``)."""
 PRODUCERS_MIN = 64
 PRODUCERS_MAX = 131_072
-"""The highest limit that can be set. The whole table of that many producers, 53 MB, is sent in one answer to a node
-that restores its log."""
+"""The highest limit on producers that can be set. With that many producers the whole table has 53 MB, which are sent in
+one answer to a node that restores its log."""
 PRODUCERS_RECENT = 4_096
-"""The recent producers, which have the newest submissions. For each of them, ``PRODUCER_REMEMBERED_MAX`` submissions
-are remembered."""
+"""The number of recent producers: those with the newest submissions. For each recent producer,
+``PRODUCER_REMEMBERED_MAX`` submissions are remembered."""
 PRODUCER_REMEMBERED_MAX = 256
-"""The remembered submissions of a recent producer, which it may send again."""
+"""The number of remembered submissions of a recent producer. The producer may send a remembered submission again."""
 PRODUCER_REMEMBERED_LEAST = 8
-"""The remembered submissions of any other producer."""
+"""The number of remembered submissions of a producer that is not a recent one."""
 PRODUCERS_CHANGED_MAX = 131_072
-"""The most producers recorded as changed since a checkpoint. Above that, the next checkpoint writes the whole table."""
+"""The most producers recorded as changed since a checkpoint. If there are more, the next checkpoint writes the whole
+table."""
 HANDLES_MAX = 16_384
-"""The transactions whose handles a log knows. After as many further commits, the outcome of a transaction is
+"""The most transactions with handles that a log remembers. If there are more, the outcome of the oldest transaction is
 forgotten."""
 PRODUCER_SILENT_VLSNS = 100_000_000
-"""VLSNs of silence after which a producer is forgotten."""
+"""A producer is forgotten if this many VLSNs were logged after its last submission."""
 SMALL_STATE_NAMES_MAX = 4_096
-"""The most names in the small state of a log. The limits of the small state are the same on every node, too."""
+"""The most names in the small state (the log's table of names and values). The limits of the small state must be the
+same on every node."""
 SMALL_STATE_NAME_BYTES_MAX = 256
 SMALL_STATE_VALUE_BYTES_MAX = 4 * KIB
 SMALL_STATE_BYTES_MAX = MIB
-"""The most bytes of all names and values together, since a checkpoint writes all of them. Tokens do not count."""
+"""The most bytes of all names and values in the small state together, since a checkpoint writes all of them. Tokens
+do not count."""
 TOKENS_MAX = 1_024
 """The most tokens of a group. They have a share of the small state that no other name can fill."""
 TOKENS_BYTES_MAX = 512 * KIB
 """The most bytes of all tokens together."""
 DESTINATIONS_MAX = 256
-"""The most destinations of a group. This limit and the next three are the same on every node, too."""
+"""The most destinations of a group. ``DESTINATIONS_MAX`` and the next three limits must be the same on every node."""
 ACK_INTERVALS_MAX = 65_536
-"""The most intervals of acknowledged VLSNs of a destination. At the limit, nothing is delivered until a gap closes."""
+"""The most intervals of acknowledged VLSNs of a destination. At the limit, nothing is delivered until some gap between
+intervals is acknowledged."""
 TRIES_KEPT_MAX = 65_536
-"""The most messages of a destination whose second and later deliveries are still counted after a change of master."""
+"""The most messages of a destination whose number of deliveries is still known after a change of master. Only second
+and later deliveries are counted."""
 DEAD_LETTERS_MAX = 4_096
-"""The most dead messages of a destination that can be tried again. Above that the oldest cannot."""
+"""The most dead messages (delivered too often) of a destination that can be delivered again. Of more dead messages, the
+oldest cannot be."""
 DESTINATION_KEY_BYTES_MAX = 512
 """The most bytes of a destination's prefix, and of the key of its dead letters."""
 ACK_TIMEOUT_S_MAX = 86_400.0
 ATTEMPTS_MAX = 1_000
 REDELIVERY_DELAY_S_MAX = 86_400.0
-"""The longest delay before a message is delivered again."""
+"""The longest delay, in seconds, before a message is delivered again."""
 REDELIVERY_FACTOR_MAX = 100.0
 OUT_MAX = ACK_INTERVALS_MAX
-"""The highest ``max_out`` of a destination, since each message that is out may need an interval of its own."""
+"""The highest ``max_out`` (limit on delivered but unacknowledged messages) of a destination. Each such message may need
+an interval of its own."""
 CLEANING_PERIOD_S = 5.0
 CLOCK_DIFFERENCE_MAX_S = 60.0
-"""The difference of members' clocks above which no segment is removed for its age."""
+"""The difference between members' clocks, in seconds, above which no segment is removed for its age."""
 RESTORES_MAX = 2
 """The most peers that fetch a log from one node at once."""
 RESTORE_RANGE_BYTES = 4 * MIB
-"""The bytes that a restoring node requests at once, unless one frame is larger."""
+"""The bytes that a restoring node requests at once, unless a single frame is larger."""
 RESTORE_RANGE_BYTES_MAX = BODY_BYTES_MAX + 2 * MIB
 RESTORE_IDLE_S = 30.0
-"""A provider gives up a restore, with its hold, if the restore requests nothing for this many seconds."""
+"""A provider gives up a restore, and the restore's hold, if the restoring node requests nothing for this many
+seconds."""
 RESTORE_LAG_VLSNS_MAX = 50_000
 """A node restores only from a peer whose durable end is at most this many VLSNs behind the best peer's."""
 MENDED_KEPT_MAX = 16
-"""The most files of damaged bytes that are kept when blocks are mended. Those of the oldest segments are removed
+"""The most files of damaged bytes that are kept after blocks were mended. The files of the oldest segments are removed
 first."""
 SCRUB_BYTES_PER_S = 8 * MIB
 SCRUB_PERIOD_S = 86_400.0
-"""The seconds from the end of one scrub of all sealed segments to the beginning of the next."""
+"""The seconds from the end of one scrub (a slow read of all sealed segments) to the beginning of the next."""
 SCAN_BYTES_PER_S = 64 * MIB
-"""The bytes of segments that a node sends in a second to all readers of its files together: audits and scans."""
+"""The bytes of segments that a node sends in a second to all audits and scans together."""
 SCAN_BYTES_PER_S_MIN = MIB
-"""With less than one piece a second, waiting readers would take the node for dead."""
+"""The lowest setting for the bytes that a node sends in a second to audits and scans. With less than one piece a
+second, waiting readers would give the node up as dead."""
 PAGE_BYTES = 10 * MIB
-"""A page of a destination gets no further record above this size. A larger record has a page of its own."""
+"""The size from which on a page file of a destination gets no further record. A record that is larger than
+``PAGE_BYTES`` has a page of its own."""
 PAGE_BYTES_MIN = 16 * KIB
-"""A smaller page size would make a file for every few messages. The largest that can be set is
+"""The smallest page size that can be set, since a smaller one would make a file for every few messages. The largest is
 ``PAGES_CACHE_BYTES_MAX``."""
 PAGING_WINDOW_BYTES = MIB
-"""The bytes of log that the pager reads at once. The wanted entries in them make a record."""
+"""The bytes of log that the pager reads at once. The entries in these bytes that a destination wants become one
+record."""
 PAGING_STRIDE_BYTES = 32 * MIB
-"""The approximate bytes of log that the pager reads before its writes are synced and counted."""
+"""The approximate bytes of log that the pager reads before it syncs its records and enters them in the page table."""
 PAGES_CACHE_BYTES_MAX = 64 * MIB
-"""The memory for pages that were read, for all destinations of a node. The page read last is kept whatever its size."""
+"""The memory for pages that were read, for all destinations of a node together. The page that was read last is kept
+whatever its size."""
 PAGES_FREE_BYTES_LOW = 32 * MIB
-"""The free bytes below which paging stops."""
+"""The free bytes of disk below which no more messages are written to pages."""
 PAGES_FREE_BYTES_HIGH = 64 * MIB
-"""The free bytes from which on paging starts again."""
+"""The free bytes of disk from which on messages are written to pages again."""

@@ -1,9 +1,9 @@
-"""Seams: the system's services that the log and the node need, as small protocols that are passed in.
+"""Seams: small protocols for the services of the system that the log and the node need. Implementations are passed in.
 
-No code above the seams calls ``open``, ``time``, ``random``, a thread, LMDB or a socket. The real adapters
-(``disk.py``, ``threads.py``, ``clock.py``, ``lmdb_store.py``, ``repl/net``) make no decisions. The fakes
-(``tests/fakes``) pass the same test suites. Timers and tasks use the running asyncio loop, which the simulation
-replaces with a loop of virtual time. The code uses no other source of time.
+No code above the seams calls ``open``, ``time``, ``random``, a thread, LMDB or a socket. The real implementations
+(``disk.py``, ``threads.py``, ``clock.py``, ``lmdb_store.py``, ``repl/net``) make no decisions. The fake ones
+(``tests/fakes``) pass the same tests. Timers and tasks use the running asyncio loop, which the simulation replaces with
+a loop of virtual time. The code uses no other source of time.
 """
 
 from __future__ import annotations
@@ -29,29 +29,30 @@ class File(Protocol):
         ...
 
     def read_into(self, offset: int, into: memoryview) -> int:
-        """Reads as ``read`` does into ``into``, and returns the number of bytes."""
+        """Reads like ``read``, but into ``into``. Returns the number of bytes."""
         ...
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Writes ``buffers``, one after the other, from ``offset`` on. They are not durable until ``sync``."""
+        """Writes ``buffers``, one after the other, from ``offset`` on. The bytes are not durable until ``sync``."""
         ...
 
     def sync(self) -> None:
-        """Syncs the file: its bytes and its size are on stable media on return (fdatasync)."""
+        """Syncs the file: the file's bytes and size are on stable media on return (fdatasync)."""
         ...
 
     def allocate(self, size: int) -> None:
-        """Reserves blocks up to ``size``, which is the file's size afterwards (fallocate)."""
+        """Reserves disk space up to ``size``, which is the file's size afterwards (fallocate)."""
         ...
 
     def allocated(self) -> int:
-        """Returns the bytes of disk space that the file takes (st_blocks)."""
+        """Returns the bytes of disk space that the file occupies (st_blocks)."""
         ...
 
     def punch(self, offset: int, size: int) -> None:
-        """Frees the disk space of these bytes, as far as they are whole blocks (FALLOC_FL_PUNCH_HOLE). The bytes then
-        read as zeros, and the file's size does not change. Raises ``EOPNOTSUPP`` if the file system cannot do this. The
-        change becomes durable at some later time. Until then a power cut may undo any part of it."""
+        """Frees the disk space of ``size`` bytes from ``offset`` on, as far as they are whole blocks of the file system
+        (FALLOC_FL_PUNCH_HOLE). The bytes then read as zeros, and the file's size does not change. Raises ``EOPNOTSUPP``
+        if the file system cannot do this. The change becomes durable at some later time. A power cut before that may
+        undo any part of the change."""
         ...
 
     def protection(self) -> tuple[int, int]:
@@ -59,15 +60,17 @@ class File(Protocol):
         ...
 
     def drop_cache(self) -> None:
-        """Makes later reads come from the medium (posix_fadvise DONTNEED). Unsynced bytes may stay cached."""
+        """Makes later reads return the bytes on the medium (posix_fadvise DONTNEED). Unsynced bytes may stay in the
+        cache."""
         ...
 
     def close(self) -> None: ...
 
 
 Reading = Callable[[File, Sequence[tuple[int, int]]], Generator[Buffer, None, None]]
-"""Yields the bytes of each (offset, size) of a file in order, as ``File.read`` returns them. Each buffer is valid until
-the next one is requested. If closed early, it reads no more."""
+"""The type of a function that reads ranges (offset, size) of a file. The function yields the bytes of each range in
+order, as ``File.read`` returns them. Each buffer is valid until the next one is requested. If the generator is closed
+early, no more ranges are read."""
 
 
 def in_turn(file: File, ranges: Sequence[tuple[int, int]]) -> Generator[Buffer, None, None]:
@@ -81,11 +84,11 @@ class DirectoryLock(Protocol):
 
 
 class Disk(Protocol):
-    """A file system. Names become durable only with ``sync_directory``."""
+    """A file system. The name of a file becomes durable only with ``sync_directory``."""
 
     def open(self, path: str, *, write: bool = False, create: bool = False, private: bool = False) -> File:
-        """Opens a file. With ``create`` the file must not exist yet (and ``write`` is implied). ``private``: it is made
-        for its owner alone. Raises ``NoRegularFile`` at once for anything else in its place."""
+        """Opens a file. With ``create`` the file must not exist yet, and ``write`` is implied. With ``private``, only
+        the file's owner may use it. Raises ``NoRegularFile`` at once if anything but a file is at ``path``."""
         ...
 
     def list(self, directory: str) -> list[str]:
@@ -93,7 +96,7 @@ class Disk(Protocol):
         ...
 
     def exists(self, path: str) -> bool:
-        """Says whether the name exists, whatever it refers to."""
+        """Returns whether the name exists, whatever it refers to."""
         ...
 
     def make_directory(self, path: str) -> None:
@@ -113,11 +116,12 @@ class Disk(Protocol):
     def free_bytes(self, directory: str) -> int: ...
 
     def lock(self, path: str) -> DirectoryLock:
-        """Takes an exclusive lock that ends with the process. Raises ``LogInUse`` if another process has the lock."""
+        """Acquires an exclusive lock that ends with the process. Raises ``LogInUse`` if another process has the
+        lock."""
         ...
 
     def is_locked(self, path: str) -> bool:
-        """Says whether some process holds ``lock(path)``. Never takes or changes the lock."""
+        """Returns whether some process holds ``lock(path)``. Never acquires or changes the lock."""
         ...
 
 
@@ -125,7 +129,7 @@ class Clock(Protocol):
     def monotonic_s(self) -> float: ...
 
     def wall_us(self) -> int:
-        """The microseconds since the epoch, or 0 before it. The clock may jump in either direction."""
+        """Returns the microseconds since the epoch, or 0 before the epoch. The clock may jump in either direction."""
         ...
 
 
@@ -138,19 +142,20 @@ class Random(Protocol):
 
 
 class Worker(Protocol):
-    """One thread that runs its jobs in order. ``done`` or ``failed`` is called *on the owner's thread*: the event
-    loop's in a node, the worker's own in an embedded log."""
+    """One thread that runs its jobs in order. After a job, ``done`` or ``failed`` is called *on the owner's thread*. In
+    a node, the owner's thread is the event loop's thread; in an embedded log, it is the worker's own thread."""
 
     def submit(
         self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[BaseException], None]
     ) -> None: ...
 
     def pending(self) -> int:
-        """The number of jobs submitted whose ``done`` or ``failed`` has not been called yet."""
+        """The number of submitted jobs for which ``done`` or ``failed`` has not been called yet."""
         ...
 
     def close(self) -> None:
-        """Runs all submitted jobs, then ends the thread. Blocks until then, unless one of its own jobs calls it."""
+        """Runs all submitted jobs, then ends the thread. Blocks until the thread has ended, unless one of its own jobs
+        makes this call."""
         ...
 
 
@@ -158,13 +163,13 @@ class Threads(Protocol):
     def worker(self, name: str) -> Worker: ...
 
     def latch(self) -> AbstractContextManager[object]:
-        """Makes a re-entrant mutual exclusion lock."""
+        """Makes a lock for mutual exclusion, which is re-entrant."""
         ...
 
 
 class KeyValue(Protocol):
-    """A small transactional, ordered store. Each value is stored with a crc32c over key and value. Reading a value with
-    a wrong crc raises ``Damaged``. Each read is a snapshot of the committed state."""
+    """A small, ordered key-value store with transactions. Each value is stored with a crc32c over key and value.
+    Reading a value with a wrong crc raises ``Damaged``. Each read is a snapshot of the committed state."""
 
     def get(self, key: bytes) -> bytes | None: ...
 
@@ -177,7 +182,7 @@ class KeyValue(Protocol):
         ...
 
     def keys(self, start: bytes, end: bytes) -> list[bytes]:
-        """Returns the keys of the range, even if their values are damaged."""
+        """Returns the keys from ``start`` to ``end`` (exclusive), even of damaged values."""
         ...
 
     def write(
@@ -186,13 +191,13 @@ class KeyValue(Protocol):
         deletes: Sequence[bytes] = (),
         delete_ranges: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
-        """Commits one transaction: first deletes ranges (end exclusive) and keys, then puts in order. The puts are
-        iterated again if the map has to grow. Durable on return. The caller must always use the same thread, and never
-        the event loop's."""
+        """Commits one transaction, durable on return. The transaction first deletes the ranges (end exclusive) and the
+        keys, and then stores ``puts`` in order. ``puts`` is iterated again if the store's map has to grow. All calls
+        must be on the same thread, and never on the event loop's thread."""
         ...
 
     def close(self) -> None:
-        """Closes the store. Closing it again does no harm. Later reads raise ``LogClosed``."""
+        """Closes the store. Closing a store again does no harm. Later reads raise ``LogClosed``."""
         ...
 
 
@@ -205,32 +210,33 @@ class Stores(Protocol):
         ...
 
     def open_copy(self, path: str, *, map_bytes: int) -> KeyValue:
-        """Opens a read-only copy of the state committed at one moment of the call, even if another process writes.
-        Raises as ``open`` with ``read_only`` does, and ``LogInUse`` if the writes never paused."""
+        """Opens a read-only copy of the state that was committed at one moment of the call, even if another process
+        writes. Raises the errors of ``open`` with ``read_only``, and ``LogInUse`` if the writes never paused."""
         ...
 
     def exists(self, path: str) -> bool: ...
 
     def set_aside(self, path: str) -> str:
-        """Renames the store to a free name beside it, and returns that name. A missing store is no error."""
+        """Renames the store to a free name in the same directory, and returns that name. A missing store is no
+        error."""
         ...
 
 
 class Channel(Protocol):
-    """One connection that carries whole binary messages both ways."""
+    """One connection that carries binary messages in both directions."""
 
     async def send(self, message: Buffer) -> None:
         """Sends a message. Waits while the peer's window is full. Raises ``ChannelClosed`` if the channel is gone."""
         ...
 
     def send_now(self, message: Buffer) -> bool:
-        """Sends a message without waiting. Returns False, with nothing sent, while the peer's window is full or the
-        channel is gone. In that case ``send`` waits or raises the error. Must not be called while a ``send`` is under
-        way."""
+        """Sends a message without waiting. Returns False if nothing was sent, because the peer's window is full or the
+        channel is gone. If ``send_now`` returns False, ``send`` would wait, or raise the error. Must not be called
+        while a ``send`` is under way."""
         ...
 
     def received_bytes(self) -> int:
-        """Counts the received bytes, including those of a message that is not whole yet."""
+        """The number of received bytes, including those of a message that is incomplete so far."""
         ...
 
     async def receive(self) -> bytes:
@@ -238,9 +244,9 @@ class Channel(Protocol):
         ...
 
     async def deliver(self, take: Callable[[bytes], bool]) -> None:
-        """Calls ``take`` with every message, in order and as soon as it is received. If the carrier can, it calls
-        ``take`` directly, without a task in between. Returns when ``take`` returns False. Raises ``ChannelClosed``, and
-        any error that ``take`` raises. No message is taken before the call or after its end."""
+        """Calls ``take`` with every message, in order and as soon as it is received. If possible, ``take`` is called
+        directly, without a task in between. Returns when ``take`` returns False. Raises ``ChannelClosed``, and any
+        error that ``take`` raises. ``take`` gets no message before this call or after its end."""
         while take(await self.receive()):
             pass
 
@@ -259,4 +265,5 @@ class Seams:
     threads: Threads
     stores: Stores
     levels: Levels = LEVELS
-    """The levels that this binary reads and speaks. Tests use others for binaries of other versions."""
+    """The levels (versions of the formats) that this binary supports. Tests use other levels, for binaries of other
+    versions."""

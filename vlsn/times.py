@@ -1,4 +1,4 @@
-"""Times as people or programs give them, in µs since the epoch, as in entries."""
+"""Conversions of times from people or programs to µs since the epoch (as in entries), and back."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def time_us(at: datetime | int) -> int:
-    """Converts a ``datetime``, which is UTC if it has no zone, to µs since the epoch. Returns a number of µs unchanged.
-    Times before the epoch become 0. Raises ``BadArgument`` for a number that is out of range."""
+    """Converts a ``datetime``, which is UTC if it has no zone, to µs since the epoch. A number of µs is returned
+    unchanged. Times before the epoch become 0. Raises ``BadArgument`` for a number that is out of range."""
     if isinstance(at, datetime):
         aware = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
         return max((aware - _EPOCH) // _MICROSECOND, 0)
@@ -29,8 +29,8 @@ def text_of(time_us: int) -> str:
 
 
 def time_of(text: str) -> int:
-    """Converts ISO 8601 to µs since the epoch. Without an offset it is UTC. Raises ``BadArgument`` for any other
-    text."""
+    """Converts ISO 8601 to µs since the epoch. A text without an offset is in UTC. Raises ``BadArgument`` for a text
+    that is not ISO 8601."""
     try:
         return time_us(datetime.fromisoformat(text))
     except ValueError:

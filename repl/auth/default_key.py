@@ -1,6 +1,7 @@
-"""Where a node's key file is if its settings name none: on loopback it is made by itself.
+"""Where a node's key file is if its settings name none, and what calls without a token may do then.
 
-listen and all members on loopback     $XDG_STATE_HOME/vlsnlog/GROUP.key, which all nodes of this user share
+listen and all members on loopback     $XDG_STATE_HOME/vlsnlog/GROUP.key, which all nodes of this user share, or the
+                                       file of the settings; calls without a token do all but administer
 any other address                      no key: a key has to be brought to all machines by a person
 """
 
@@ -8,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from ipaddress import ip_address
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from repl.auth import group_key
+from repl.auth.addresses import all_on_loopback
 from repl.config import NodeConfig
 from vlsn.errors import BadArgument
 from vlsn.seams import Disk, Random
@@ -23,8 +23,7 @@ STATE_HOME = "XDG_STATE_HOME"
 def with_key(config: NodeConfig, disk: Disk, random: Random, environment: Mapping[str, str]) -> NodeConfig:
     """Returns the settings with the group's key file, which is made if all is on loopback and it is missing. Raises
     ``BadArgument`` if there is no home for it."""
-    hosts = [config.host, *(urlsplit(url).hostname or "" for url in config.members.values())]
-    if config.group_key is not None or not all(map(is_loopback, hosts)):
+    if config.group_key is not None or not all_on_loopback(config):
         return config
     path = _path(config.group, environment)
     try:
@@ -34,12 +33,12 @@ def with_key(config: NodeConfig, disk: Disk, random: Random, environment: Mappin
     return replace(config, group_key=path)
 
 
-def is_loopback(host: str) -> bool:
-    """Says whether ``host`` is this machine's loopback, by its name or as 127.0.0.0/8 or ::1."""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
+def anonymous_of(config: NodeConfig) -> str:
+    """Returns the setting ``anonymous``, or its default: ``append`` for a group on loopback that has a key, else
+    ``all``."""
+    if config.anonymous is not None:
+        return config.anonymous
+    return "append" if config.group_key is not None and all_on_loopback(config) else "all"
 
 
 def _path(group: str, environment: Mapping[str, str]) -> Path:

@@ -13,9 +13,8 @@ be raised to a level at which this node would not start again.
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
-from repl.auth.default_key import is_loopback
+from repl.auth.addresses import all_on_loopback
+from repl.auth.default_key import anonymous_of
 from repl.config import NodeConfig
 from vlsn.errors import BadArgument, Damaged
 from vlsn.levels import SIGNED
@@ -30,13 +29,12 @@ _NONE = "none"
 def missing_lines(config: NodeConfig) -> list[str]:
     """Returns the lines of the config file with which the node would be safe. Returns none for a node that is safe, or
     serves loopback only."""
-    hosts = [config.host, *(urlsplit(url).hostname or "" for url in config.members.values())]
-    if all(map(is_loopback, hosts)):
+    if all_on_loopback(config):
         return []
     return [
         *(['tls = "require"'] if config.tls == "off" else []),
         *(['group_key = "group.key"'] if config.group_key is None else []),
-        *([f'anonymous = "{_NONE}"'] if config.anonymous != _NONE else []),
+        *([f'anonymous = "{_NONE}"'] if anonymous_of(config) != _NONE else []),
     ]
 
 

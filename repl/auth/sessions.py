@@ -21,8 +21,8 @@ from vlsn.seams import Random
 
 WINDOW = 1_024
 """How far behind the highest number of its session a call may be."""
-CLI = "cli"
-"""The sender's name of commands."""
+CLI = "@cli"
+"""The sender of commands. No member can have this name."""
 PROCESSES_MAX = 4
 """Processes of one member with a live session; the one that was unused the longest goes."""
 CLI_PROCESSES_MAX = 64

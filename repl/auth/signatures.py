@@ -1,13 +1,15 @@
-"""Signatures of what members say to each other: of a call, and of its answer. Pure.
+"""Signatures of what members say to each other, and commands to nodes: of a call, and below it of its answer. Pure.
 
-    Vlsnlog-Auth: v1 key=ID from=n2 to=n1 process=HEX16 session=HEX32 n=17 mac=HEX64      of a call
-    Vlsnlog-Auth: v1 key=ID mac=HEX64                                                     of its answer
+    Vlsnlog-Auth: v1 key=ID from=n2 to=n1 process=HEX16 session=HEX32 n=17 body=HEX64 mac=HEX64
+    Vlsnlog-Auth: v1 key=ID mac=HEX64
 
     call      HMAC-SHA256(key, "request" group method target from to process session n sha256(body) [feed's headers])
     answer    HMAC-SHA256(key, "answer" mac-of-the-call status sha256(body))
 
+A call names the hash of its body, so its signature is checked at its head, before its body is read.
 Each part is preceded by its length (u32, little-endian), so no two lists of parts have the same bytes. ``target`` is
-the path and query as they were sent. Numbers are decimal text; hashes are 32 bytes. A feed's headers that decide whom
+the path and query as they were sent. Numbers are decimal text; hashes are 32 bytes. A member calls a member by name; a
+command is from ``@cli`` to a HOST:PORT. A feed's headers that decide whom
 it feeds are signed, too; a missing one counts as empty. An answer is signed for one call and can answer no other.
 """
 
@@ -39,9 +41,10 @@ FEED_HEADERS = (
     "Vlsnlog-Process",
 )
 _NAME = r"[A-Za-z0-9._-]{1,32}"
+_PLACE = r"[A-Za-z0-9._:\[\]-]{1,263}"
 _CALL = re.compile(
-    rf"v1 key=([a-z0-9]{{1,16}}) from=({_NAME}) to=({_NAME}) process=([0-9a-f]{{16}}) session=([0-9a-f]{{32}}) "
-    r"n=([1-9][0-9]{0,17}) mac=([0-9a-f]{64})\Z"
+    rf"v1 key=([a-z0-9]{{1,16}}) from=(@cli|{_NAME}) to=({_PLACE}) process=([0-9a-f]{{16}}) session=([0-9a-f]{{32}}) "
+    r"n=([1-9][0-9]{0,17}) body=([0-9a-f]{64}) mac=([0-9a-f]{64})\Z"
 )
 _ANSWER = re.compile(r"v1 key=([a-z0-9]{1,16}) mac=([0-9a-f]{64})\Z")
 
@@ -64,13 +67,15 @@ class CallSignature:
 
     key: str
     signer: Signer
+    body: bytes
+    """The ``digest`` of the call's body."""
     mac: bytes
 
     def header(self) -> str:
         by = self.signer
         return (
             f"{VERSION} key={self.key} from={by.sender} to={by.to} process={by.process} session={by.session} n={by.n} "
-            f"mac={self.mac.hex()}"
+            f"body={self.body.hex()} mac={self.mac.hex()}"
         )
 
 
@@ -85,7 +90,7 @@ def sign_call(
     """Signs a call. ``body`` is the body's ``digest``; ``feed`` are the values of ``FEED_HEADERS``, for a feed only."""
     by = (signer.sender, signer.to, signer.process, signer.session, str(signer.n))
     parts: list[str | bytes] = ["request", group, method, target, *by, body, *feed]
-    return CallSignature(key.id, signer, _mac(key, parts))
+    return CallSignature(key.id, signer, body, _mac(key, parts))
 
 
 def read_call(text: str) -> CallSignature:
@@ -93,9 +98,9 @@ def read_call(text: str) -> CallSignature:
     match = _CALL.match(text)
     if match is None:
         raise Unauthorized(f"the header {HEADER} is not understood")
-    key, sender, to, process, session, n, mac = match.groups()
+    key, sender, to, process, session, n, body, mac = match.groups()
     signer = Signer(sender=sender, to=to, process=process, session=session, n=int(n))
-    return CallSignature(key, signer, bytes.fromhex(mac))
+    return CallSignature(key, signer, bytes.fromhex(body), bytes.fromhex(mac))
 
 
 def sign_answer(key: Key, call: bytes, status: int, body: bytes) -> str:

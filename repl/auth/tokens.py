@@ -36,6 +36,7 @@ KEYS_BYTES_MAX: Final = 512
 NAMES_BYTES_MAX: Final = 128
 URI_BYTES_MAX: Final = KIB
 TITLE_BYTES_MAX: Final = 256
+RATE_MAX: Final = 1 << 40
 SECRET_BYTES: Final = 32
 SCHEME: Final = "Bearer "
 _ID_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz0123456789"
@@ -57,6 +58,10 @@ class TokenRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """The prefix of the keys that may be appended; "" for any key, and none."""
     names: str = ""
     """The prefix of the consumers, sinks and destinations that may be changed or consumed."""
+    bytes_per_s: Annotated[int, Meta(ge=0, le=RATE_MAX)] = 0
+    """The bytes that may be appended in a second; 0 for no limit."""
+    appends_per_s: Annotated[int, Meta(ge=0, le=RATE_MAX)] = 0
+    """The appends in a second; 0 for no limit."""
     expires_us: Annotated[int, Meta(ge=0, lt=1 << 62)] = 0
     """When the token ends, in µs since the epoch; 0 for never."""
     title: str = ""

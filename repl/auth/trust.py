@@ -1,4 +1,4 @@
-"""How much one node trusts unsigned calls and answers, and which members still make them."""
+"""How much one node, or a command, trusts unsigned calls and answers, and which members still make them."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ class Trust:
     """Says whether each call and answer must be signed, because the group has reached that level."""
     met: Callable[[str, bool], None]
     """Is called with a member's name, and whether its call or answer was signed."""
+    is_here: Callable[[str], bool]
+    """Says whether a command to that HOST:PORT may be for this node."""
     offload: Hashing
 
     async def digest(self, body: Buffer) -> bytes:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from repl.cli.asking import ask_nodes, json_object, network, print_answers, sent
-from repl.cli.options import Command, is_flagged, json_option, url_option
+from repl.cli.options import Command, is_flagged, json_option, key_option, url_option
 from repl.cli.signals import run
 from vlsn.errors import CopyNeeded, VlsnLogError
 
@@ -25,6 +25,7 @@ LOOK_S = 0.2
 
 @click.command(cls=Command)
 @url_option
+@key_option
 @json_option
 def checkpoint(url: list[str], as_json: bool) -> int:
     """Make every node given write a checkpoint now."""
@@ -33,6 +34,7 @@ def checkpoint(url: list[str], as_json: bool) -> int:
 
 @click.command(cls=Command)
 @url_option
+@key_option
 @json_option
 def rotate(url: list[str], as_json: bool) -> int:
     """Make every node given begin a new segment now."""
@@ -41,6 +43,7 @@ def rotate(url: list[str], as_json: bool) -> int:
 
 @click.command(cls=Command)
 @url_option
+@key_option
 @json_option
 def restore(url: list[str], as_json: bool) -> int:
     """Make the node given give up its log and fetch another member's; a master refuses.

@@ -25,10 +25,11 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def network() -> AsyncIterator[Network]:
-    """Opens the network for the duration of the requests."""
+    """Opens the network for the duration of the requests, whose orders it signs (``repl.cli.signing``)."""
+    from repl.cli.signing import SigningNetwork
     from repl.client.connect import real_network
 
-    opened = real_network()
+    opened = SigningNetwork(real_network())
     try:
         yield opened
     finally:
@@ -75,7 +76,7 @@ async def sent(
     """Sends ``body`` as JSON, or no body. Raises ``Unreachable``."""
     import msgspec
 
-    headers = {"Content-Type": "application/json"} if method == "POST" else {}
+    headers = {} if method == "GET" else {"Content-Type": "application/json"}
     data = b"" if body is None else msgspec.json.encode(body)
     return await opened.request(method, url, headers=headers, body=data, timeout_s=timeout_s)
 

@@ -14,6 +14,7 @@ from repl.cli.options import (
     FiniteRange,
     is_flagged,
     json_option,
+    key_option,
     maybe_directory_argument,
     require_log,
     url_option,
@@ -31,6 +32,7 @@ def _size(ctx: click.Context, option: click.Parameter, value: str | int | None) 
 @click.command(cls=Command)
 @maybe_directory_argument
 @url_option
+@key_option
 @click.option(
     "--dry-run", is_flag=True, help="Remove nothing: only print what would be removed, and which holds keep the rest."
 )

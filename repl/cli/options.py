@@ -35,7 +35,9 @@ def _load_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> N
     ctx.meta[_FROM_FILE] = path
     values = config.read_file(path)
     values |= {
-        name: str(path.parent / str(values[name])) for name in ("tls_ca", "tls_cert", "tls_key") if name in values
+        name: str(path.parent / str(values[name]))
+        for name in ("tls_ca", "tls_cert", "tls_key", "group_key")
+        if name in values
     }
     ctx.default_map = {**(ctx.default_map or {}), **values}
 
@@ -139,7 +141,7 @@ class Commands(TakesConfig, click.Group):
         """Adds a command that asks nodes: it has ``url`` and ``as_json`` after these parameters."""
 
         def made(function: F) -> click.Command:
-            for each in (json_option, url_option, *reversed(parameters)):
+            for each in (json_option, key_option, url_option, *reversed(parameters)):
                 function = each(function)
             return self.command(cls=Command, name=name)(function)
 
@@ -159,8 +161,8 @@ def _durability(context: click.Context, option: click.Parameter, value: str | No
     return str(group_durability(value))
 
 
-def _tls_file(ctx: click.Context, option: click.Parameter, path: Path | None) -> None:
-    """Passes the file on by its variable, which child processes read, too (Spark's workers)."""
+def _passed_on(ctx: click.Context, option: click.Parameter, path: Path | None) -> None:
+    """Passes the path on by its variable, which child processes read, too (Spark's workers)."""
     if path is not None and not ctx.resilient_parsing:
         assert option.name is not None
         os.environ[ENVIRONMENT_PREFIX + option.name.upper()] = str(path)
@@ -177,8 +179,19 @@ def tls_options(function: F) -> F:
     """Adds the files of TLS: the client reads them where it calls https."""
     for flag, text in reversed(_TLS_FILES.items()):
         kind = click.Path(path_type=Path, dir_okay=False)
-        function = click.option(flag, type=kind, expose_value=False, callback=_tls_file, help=text)(function)
+        function = click.option(flag, type=kind, expose_value=False, callback=_passed_on, help=text)(function)
     return function
+
+
+def key_option(function: F) -> F:
+    """Adds ``--group-key``: the command signs its orders with it."""
+    return click.option(
+        "--group-key",
+        type=click.Path(path_type=Path, dir_okay=False),
+        expose_value=False,
+        callback=_passed_on,
+        help="Key file of the group, which signs orders to nodes; default: on loopback the node's own.",
+    )(function)
 
 
 def url_option(function: F) -> F:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from repl.web.types import Handler, Listener, Network, Quick, Response
+from repl.web.types import Handler, Keeps, Listener, Network, Quick, Response
 from vlsn.format.own_entries import FOUNDING_FIELD
 from vlsn.seams import Buffer, Channel
 
@@ -21,8 +21,10 @@ class OneLog:
     network: Network
     founding: str
 
-    async def serve(self, host: str, port: int, handler: Handler, *, quick: Quick | None = None) -> Listener:
-        return await self.network.serve(host, port, handler, quick=quick)
+    async def serve(
+        self, host: str, port: int, handler: Handler, *, quick: Quick | None = None, keeps: Keeps | None = None
+    ) -> Listener:
+        return await self.network.serve(host, port, handler, quick=quick, keeps=keeps)
 
     async def request(
         self,

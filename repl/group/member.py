@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from repl.auth.addresses import is_here
 from repl.auth.keyring import Keyring
 from repl.auth.peer_calls import PeerCalls
 from repl.auth.trust import Trust
@@ -88,6 +89,7 @@ class Member:
             keyring=self.keyring,
             is_signed_only=self._is_signed_only,
             met=self.members.met,
+            is_here=self._is_here,
             offload=self._hashing,
         )
         self.calls = PeerCalls(network, self.trust)
@@ -166,6 +168,9 @@ class Member:
         """Says whether unsigned calls and answers are refused. They are while this node does not know its level."""
         record = self.record
         return record is None or record.level >= SIGNED
+
+    def _is_here(self, place: str) -> bool:
+        return is_here(self.config, self.members.urls, place)
 
     async def _hashing(self, job: Callable[[], bytes]) -> bytes:
         return await Offload(self.workers["reads"])(job)

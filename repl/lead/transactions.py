@@ -21,6 +21,7 @@ On the event loop only.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TypeAlias
 
 from repl.api import Acks, Appended, Done, Handle, Puts
@@ -36,8 +37,9 @@ from repl.web.limits import (
     TRANSACTIONS_MAX,
     Budget,
 )
+from repl.web.usage import STAGES_A_TOKEN
 from vlsn.durability import GroupDurability
-from vlsn.errors import BadArgument, NotMaster, TransactionClosed, TransactionGone, VlsnLogError
+from vlsn.errors import BadArgument, NotMaster, QueueFull, TransactionClosed, TransactionGone, VlsnLogError
 from vlsn.format.batch import Batch
 from vlsn.format.producer_columns import HANDLE_SEQUENCE
 from vlsn.format.submission import TRANSACTION_OVERHEAD_BYTES, Transaction, Values
@@ -50,10 +52,14 @@ Name: TypeAlias = tuple[int, int]
 class _Stage:
     """The entries of one open transaction."""
 
-    __slots__ = ("bytes", "deadline_s", "entries", "handle", "held", "name", "parts", "rewinds", "under_way", "unsure")
+    __slots__ = (
+        *("bytes", "deadline_s", "entries", "handle", "held", "name", "owner", "parts", "rewinds", "under_way"),
+        "unsure",
+    )
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: Handle, owner: str) -> None:
         self.handle = handle
+        self.owner = owner
         self.parts: list[Values | Batch] = []
         self.entries = 0
         self.bytes = Transaction((), b"", (handle.id, HANDLE_SEQUENCE)).bytes
@@ -107,6 +113,8 @@ class Transactions:
         self._counts = lead.member.counts
         self._open: dict[int, _Stage] = {}
         """The stages by id, in the order of their last calls, the oldest first."""
+        self._owned: Counter[str] = Counter()
+        """The number of open transactions of each token."""
         self._places = Budget("open transactions", TRANSACTIONS_MAX)
         self._staged = Budget("bytes of staged transactions", STAGED_BYTES_MAX)
         self._committed: dict[int, Name] = {}
@@ -126,9 +134,9 @@ class Transactions:
         """The most bytes of a segment that one transaction may take."""
         return self._log.placement.payload_bytes_max
 
-    def begin(self, id: int | None = None) -> Handle:
+    def begin(self, id: int | None = None, owner: str = "") -> Handle:
         """Begins a transaction, with the name ``id`` or any name for None. If it is begun again before anything is
-        staged, the same one is returned.
+        staged, the same one is returned. ``owner`` is the token that begins it, "" for a client without one.
 
         Raises ``WrongVersion``, ``QueueFull``, ``BadArgument`` if the name belongs to another transaction, and
         ``NotMaster`` while this node hands over, because the successor has no stages.
@@ -142,11 +150,15 @@ class Transactions:
                 raise BadArgument(f"id={id:016x} is the name of another transaction")
             self._touch(stage)
             return stage.handle
+        if owner and self._owned[owner] >= STAGES_A_TOKEN:
+            raise QueueFull(f"token {owner} has {STAGES_A_TOKEN} open transactions, which is its limit")
         self._places.take(1)
         while not id or id in self._open:
             id = self._lead.member.seams.random.u64() & NUMBER_MAX
         handle = Handle(id, self._log.view.dtvlsn, self._lead.term)
-        self._touch(_Stage(handle))
+        if owner:
+            self._owned[owner] += 1
+        self._touch(_Stage(handle, owner))
         return handle
 
     async def stage(self, handle: Handle, part: Values | Batch, after: int | None = None, rewinds: int = 0) -> int:
@@ -286,6 +298,10 @@ class Transactions:
             del self._open[stage.handle.id]
             self._staged.give(stage.held)
             self._places.give(1)
+            if stage.owner:
+                self._owned[stage.owner] -= 1
+                if not self._owned[stage.owner]:
+                    del self._owned[stage.owner]
 
     async def _settle_gone(self, handle: Handle) -> None:
         """Makes sure that nothing of the transaction is logged. Only the master that accepted a producer's commit can

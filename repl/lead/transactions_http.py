@@ -60,12 +60,13 @@ class NodeTransactions:
     def __init__(self, member: Member) -> None:
         self.member = member
 
-    def begin(self, id: int | None) -> tuple[Handle, int]:
-        """Begins one named ``id``, None for any name; returns with it the bytes of a segment that it may take. Raises
+    def begin(self, id: int | None, owner: str = "") -> tuple[Handle, int]:
+        """Begins one named ``id``, None for any name, for the token ``owner``. Returns it, and the bytes of a segment
+        that it may take. Raises
         ``NotMaster``, ``QueueFull``, ``BadArgument`` for another one's name, ``WrongVersion`` below the level that has
         them."""
         transactions = lead_of(self.member).transactions
-        return transactions.begin(id), transactions.bytes_max
+        return transactions.begin(id, owner), transactions.bytes_max
 
     async def stage(self, handle: Handle, part: Values | Batch, after: int | None, rewinds: int) -> int:
         """Stages more entries, and returns how many there are; ``after``: how many there were, ``rewinds``: how many
@@ -147,7 +148,8 @@ class TransactionRoutes:
         if not self._transactions.member.is_master():
             return redirect(self._transactions.member, request)
         await nothing_asked(request)
-        handle, bytes_max = self._transactions.begin(id)
+        owner = request.grant.who if request.grant.usage is not None else ""
+        handle, bytes_max = self._transactions.begin(id, owner)
         self._watch(request, handle)
         return answered({"transaction": str(handle), "expires_s": STAGED_S, "bytes_max": bytes_max})
 

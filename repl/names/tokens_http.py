@@ -106,6 +106,8 @@ def _shown(id: str, record: TokenRecord) -> dict[str, Any]:
         "uri": record.uri,
         "keys": record.keys,
         "names": record.names,
+        "bytes_per_s": record.bytes_per_s,
+        "appends_per_s": record.appends_per_s,
         "expires_us": record.expires_us,
         "title": record.title,
         "by": record.by,

@@ -26,7 +26,7 @@ from repl.net.tls import END_OLD_S, Trust, end_over
 from repl.net.turns import Serving, Turns
 from repl.net.websocket import CLOSE_TIMEOUT_S, WebSocketChannel, size_limit
 from repl.web import problem
-from repl.web.types import Handler, Quick, Request, Response, Upgrade
+from repl.web.types import Handler, Keeps, Quick, Request, Response, Upgrade
 from vlsn.errors import BadArgument, QueueFull
 from vlsn.histogram import Histogram
 
@@ -40,6 +40,7 @@ class HttpListener:
         self,
         handler: Handler,
         quick: Quick | None,
+        keeps: Keeps | None,
         *,
         head_s: float,
         idle_s: float,
@@ -50,6 +51,7 @@ class HttpListener:
         waiting_max = 0 if trust is None else room_of(connections_max)
         connections_max -= waiting_max  # each has a file descriptor
         self._handler = handler
+        self._keeps = keeps or _is_of_kept_kind
         self._server = Server(self._serve, quick, head_s=head_s, idle_s=idle_s, connections_max=connections_max)
         self._streams = Streams()
         self._arrivals = Arrivals()
@@ -74,6 +76,7 @@ class HttpListener:
         port: int,
         handler: Handler,
         quick: Quick | None = None,
+        keeps: Keeps | None = None,
         *,
         head_s: float = HEAD_S,
         idle_s: float = IDLE_S,
@@ -84,7 +87,7 @@ class HttpListener:
         """Opens a listener; port 0 takes a free one. With ``trust`` it speaks TLS, and without TLS only if ``plain``.
         Raises ``OSError``."""
         listener = cls(
-            *(handler, quick),
+            *(handler, quick, keeps),
             head_s=head_s,
             idle_s=idle_s,
             connections_max=connections_max,
@@ -148,7 +151,7 @@ class HttpListener:
         request = Request(
             incoming.method, incoming.raw_path, incoming.headers, IncomingBody(incoming), members=connection.members
         )
-        if not self._server.places.serves(connection, request.target):
+        if not self._server.places.serves(connection, partial(self._keeps, request)):
             busy = QueueFull("all connections are busy; those left are for members, operators and health checks")
             return cast(web.StreamResponse, Reply(problem.response(busy), self._streams, last=True))
         await (self._serving_kept if is_kept(request.target) else self._serving).turn()
@@ -195,3 +198,7 @@ class HttpListener:
                 transport.abort()
             await channel.close()
         return ws
+
+
+def _is_of_kept_kind(request: Request) -> bool:
+    return is_kept(request.target)

@@ -27,7 +27,7 @@ from repl.net.tap import Tap
 from repl.net.tls import LOOK_S, TlsFiles, Trust, end_over, refusal_of
 from repl.net.websocket import WRITE_BUFFER_BYTES, WebSocketChannel, size_limit
 from repl.web import problem
-from repl.web.types import Handler, Headers, Quick, Response
+from repl.web.types import Handler, Headers, Keeps, Quick, Response
 from vlsn.errors import Unreachable, said_of
 from vlsn.limits import MIB
 from vlsn.seams import Buffer, Channel
@@ -74,9 +74,11 @@ class AiohttpNetwork:
         self._head_s, self._idle_s = head_s, idle_s
         self._connections_max = connections_max
 
-    async def serve(self, host: str, port: int, handler: Handler, *, quick: Quick | None = None) -> HttpListener:
+    async def serve(
+        self, host: str, port: int, handler: Handler, *, quick: Quick | None = None, keeps: Keeps | None = None
+    ) -> HttpListener:
         return await HttpListener.open(
-            *(host, port, handler, quick),
+            *(host, port, handler, quick, keeps),
             head_s=self._head_s,
             idle_s=self._idle_s,
             connections_max=self._connections_max,

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 OTHERS_MAX = 4_096
@@ -34,7 +34,7 @@ _KEPT_PATHS = ("/v1/peer/", "/v1/feed", "/v1/admin/", "/healthz", "/readyz", "/m
 
 
 def is_kept(target: str) -> bool:
-    """Says whether a request comes from a member, an operator, or a health check."""
+    """Says whether a request is of the kind that members, operators and health checks send. Anybody can send one."""
     return target.startswith(_KEPT_PATHS)
 
 
@@ -119,8 +119,9 @@ class Places:
             self._silent.pop(guest, None)
             self._strangers[successor] = self._silent[successor] = None
 
-    def serves(self, guest: Guest, target: str) -> bool:
-        """Says whether the request of ``guest`` for ``target`` is served."""
+    def serves(self, guest: Guest, keeps: Callable[[], bool]) -> bool:
+        """Says whether a request of ``guest`` is served. ``keeps`` says whether the request is one for the kept places,
+        and is called only if all others are busy."""
         if not guest.kept:
             return True
         if len(self._strangers) < self._strangers_max:
@@ -128,7 +129,7 @@ class Places:
             self._strangers[guest] = None
             guest.kept = False
             return True
-        return is_kept(target)
+        return keeps()
 
     def leave(self, guest: Guest) -> None:
         self._strangers.pop(guest, None)

@@ -1,11 +1,12 @@
-"""Access: what the sender of each request may do, by its token or by the setting ``anonymous``.
+"""Access: what the sender of each request may do, by its token, the group's key or the setting ``anonymous``.
 
     Authorization: Bearer vlt_ID_SECRET ─► the token's record in this node's log ─► its roles, until it ends
 
 1. A token that is not in the log is refused, and so is one that has expired, or whose record cannot be read. The newest
    entry counts, durable or not, so a revocation works as soon as its COMMIT has come.
 2. A node that has heard no master for ``token_grace_s`` takes no token, since it may miss a revocation.
-3. A request without a token has the roles of ``anonymous``. Calls of members are not judged here.
+3. Whoever signs with the group's key may do everything, while the key is accepted. Calls of members are not judged
+   here. Any other request without a token has the roles of ``anonymous``.
 4. What outlives its request is looked at every ``LOOK_S``, and ended with its token: WebSockets (close code
    ``UNAUTHORIZED``), tails, staged transactions. Remembered heads ask again with every request.
 """
@@ -13,10 +14,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from repl.auth.default_key import anonymous_of
 from repl.auth.roles import LOCAL_ROLES, Role, Route
 from repl.auth.tokens import SCHEME, TokenRecord, key_of, parse, record_of
 from repl.elect.electing import Electing
@@ -26,8 +28,10 @@ from repl.web import problem
 from repl.web.grants import ANYBODY, Grant, Unwatch
 from repl.web.mastership import redirect
 from repl.web.types import Answer, Leave, Push, Request, Response, Sink, Start, Upgrade
-from vlsn.errors import Forbidden, NotMaster, ProducersMissing, Unauthorized, VlsnLogError
+from repl.web.usage import NAMES_A_TOKEN, Usage
+from vlsn.errors import Forbidden, NotMaster, ProducersMissing, TooLarge, Unauthorized, VlsnLogError
 from vlsn.seams import Channel
+from vlsn.state import consumers, destinations, sinks
 from vlsn.state.small_state import Kept
 from vlsn.together import together
 
@@ -36,6 +40,14 @@ LOOK_S: Final = 0.25
 UNAUTHORIZED: Final = 4401
 """The close code of a WebSocket whose token has ended."""
 DECODED_MAX: Final = 2_048
+_NAMED: Final = (consumers.PREFIX, sinks.PREFIX, destinations.PREFIX)
+"""The starts of the small state's names that clients make."""
+KEY: Final = "key:"
+"""The start of ``Grant.who`` if a key of the group has signed. No token's ID has a colon."""
+GET_IN: Final = (
+    "send a token (Authorization: Bearer, VLSNLOG_TOKEN), or let the command sign with the group's key (--group-key "
+    "FILE, VLSNLOG_GROUP_KEY)"
+)
 _ANONYMOUS: Final = {
     "all": ANYBODY,
     "append": replace(ANYBODY, roles=frozenset(LOCAL_ROLES)),
@@ -54,9 +66,10 @@ class Access:
 
     def __init__(self, member: Member) -> None:
         self._member = member
-        self._anybody = _ANONYMOUS[member.config.anonymous]
+        self._anybody = _ANONYMOUS[anonymous_of(member.config)]
         self.sessions = BrowserSessions(member.seams.clock, member.seams.random)
         self._decoded: dict[str, tuple[Kept, TokenRecord | None]] = {}
+        self._usages: dict[str, Usage] = {}
         self._watched: dict[object, _Watch] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -70,9 +83,21 @@ class Access:
         if not grant.has(role):
             if grant.ends:
                 raise Forbidden(f"token {grant.who} lacks the role {role}, which this call needs")
-            raise Unauthorized(f"this call needs a token with the role {role}")
+            raise Unauthorized(f"this call needs the role {role}: {GET_IN}")
         if grant.names and route.name is not None:
             grant.check_name(route.name)
+            if request.method == "PUT":
+                self.check_names(grant, (route.name,))
+
+    def check_names(self, grant: Grant, names: Iterable[str]) -> None:
+        """See ``Grant.check_new``."""
+        small = self._member.opened().log.view.history.small
+        new = sum(not any(prefix + name in small for prefix in _NAMED) for name in names)
+        if not new:
+            return
+        prefixes = tuple(prefix + grant.names for prefix in _NAMED)
+        if new + sum(name.startswith(prefixes) for name in small) > NAMES_A_TOKEN:
+            raise TooLarge(f"{grant.who} has {NAMES_A_TOKEN} names under {grant.names!r}, which is its limit")
 
     def redirected(self, request: Request, route: Route) -> Response | None:
         """Returns the redirect to the master, which knows more tokens, for a call that only the master takes."""
@@ -81,6 +106,8 @@ class Access:
         return redirect(self._member, request)
 
     def _grant_of(self, request: Request, route: Route) -> Grant:
+        if request.key:
+            return Grant(who=f"{KEY}{request.key}", watches=self)
         text = request.headers.get("Authorization")
         if text is None:
             session = self.sessions.find(request, route)
@@ -115,10 +142,21 @@ class Access:
             names=record.names,
             proof=record.sha256,
             watches=self,
+            usage=self._usage_of(secret.id, record),
         )
         if (refusal := self.refusal(grant)) is not None:
             raise refusal
         return grant
+
+    def _usage_of(self, id: str, record: TokenRecord) -> Usage:
+        usage = self._usages.get(id)
+        if usage is None:
+            if len(self._usages) >= DECODED_MAX:
+                # Those that are open keep counting in their grants.
+                self._usages = {each: used for each, used in self._usages.items() if used.streams}
+            usage = self._usages[id] = Usage(id)
+        usage.bytes.per_s, usage.appends.per_s = record.bytes_per_s, record.appends_per_s
+        return usage
 
     def _record(self, id: str) -> TokenRecord | None:
         """Returns the token's record. Raises ``NotMaster`` or ``Damaged`` while the log is not open."""
@@ -136,6 +174,8 @@ class Access:
 
     def refusal(self, grant: Grant) -> VlsnLogError | None:
         """See ``Grant.refusal``."""
+        if grant.who.startswith(KEY):
+            return self._key_refusal(grant.who.removeprefix(KEY))
         try:
             record = self._record(grant.who)
         except VlsnLogError as error:
@@ -148,6 +188,10 @@ class Access:
         if silent_s > grace_s:
             return NotMaster(f"this node has heard no master for {silent_s:.0f} s, and may miss a revocation")
         return None
+
+    def _key_refusal(self, id: str) -> VlsnLogError | None:
+        keys = self._member.keyring.keys
+        return None if keys is not None and keys.of(id) is not None else Unauthorized(f"the key {id} was dropped")
 
     def watch(self, grant: Grant, end: Callable[[], None], key: object, lasts_s: float | None) -> Unwatch:
         """See ``Grant.watch``."""
@@ -187,6 +231,9 @@ class Access:
         is not sent if the token has ended."""
         if not grant.ends:
             return answer
+        streams = isinstance(answer, Upgrade) or answer.push is not None
+        if streams and grant.usage is not None:
+            grant.usage.check_stream()
         if isinstance(answer, Upgrade):
             return replace(answer, run=_until_ended(grant, answer))
         if answer.push is not None:
@@ -230,13 +277,14 @@ def _until_ended(grant: Grant, upgrade: Upgrade) -> Callable[[Channel], Awaitabl
                 ended = True
                 task.cancel()
 
-            unwatch = grant.watch(end)
+            unwatch, left = grant.watch(end), grant.stream()
             try:
                 await upgrade.run(channel)
             except Exception as failure:  # raised again below, without the group of ``together``
                 failures.append(failure)
             finally:
                 unwatch()
+                left()
 
         await together(serve=serve())
         if ended:
@@ -250,16 +298,17 @@ def _until_ended(grant: Grant, upgrade: Upgrade) -> Callable[[Channel], Awaitabl
 class _GuardedPush:
     """A body that sends itself until its token ends."""
 
-    __slots__ = ("_grant", "_push", "_sink", "_unwatch")
+    __slots__ = ("_grant", "_left", "_push", "_sink", "_unwatch")
 
     def __init__(self, grant: Grant, push: Push) -> None:
         self._grant, self._push = grant, push
         self._sink: Sink | None = None
         self._unwatch: Unwatch = _nothing
+        self._left: Unwatch = _nothing
 
     def begin(self, sink: Sink) -> None:
         self._sink = sink
-        self._unwatch = self._grant.watch(self._end)
+        self._unwatch, self._left = self._grant.watch(self._end), self._grant.stream()
         self._push.begin(sink)
 
     def go_on(self) -> None:
@@ -267,6 +316,7 @@ class _GuardedPush:
 
     def close(self) -> None:
         self._unwatch()
+        self._left()
         self._push.close()
 
     def _end(self) -> None:

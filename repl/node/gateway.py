@@ -13,6 +13,7 @@ from functools import partial
 
 from repl.auth.peer_door import PeerDoor, is_between_members
 from repl.auth.roles import Role, Route
+from repl.auth.signatures import HEADER
 from repl.cdc.cdc_http import PATH as CDC
 from repl.cdc.cdc_http import CdcRoutes
 from repl.cdc.consumers import CdcConsumers
@@ -40,7 +41,7 @@ from repl.node.admin_http import AdminRoutes, NodeAdministration
 from repl.node.browser_sessions import PATH as SESSION
 from repl.node.browser_sessions import SessionRoutes
 from repl.node.peers import NodePeers
-from repl.node.status_http import NodeMonitoring, StatusRoutes
+from repl.node.status_http import KEY_PATH, NodeMonitoring, StatusRoutes
 from repl.read.long_polls import LongPolls
 from repl.read.read_http import ReadRoutes
 from repl.read.reads import reads_of
@@ -86,6 +87,8 @@ _APPENDS = "/v1/entries"
 _OF_COMMITS = (TRANSACTIONS, CONSUMERS, SINKS, DESTINATIONS)
 """The calls whose answers depend on COMMIT entries. The answers carry the durable end, so that their clients can then
 read up to there."""
+_HEALTH = ("/healthz", "/readyz", "/metrics")
+_ORDERS = "/v1/admin/"
 _READS = ("GET", "HEAD")
 _CODINGS = {"content-encoding": "identity", "transfer-encoding": "chunked"}
 """The header fields that name codings of a body, each with the only coding that it may name."""
@@ -163,6 +166,7 @@ class Gateway:
             TOKENS: {"GET": Route(tokens.list, Role.ADMIN)},
             "/v1/admin/restore": {"POST": Route(admin.restore, Role.ADMIN)},
             "/metrics": {"GET": Route(status.metrics, Role.METRICS)},
+            KEY_PATH: {"GET": Route(status.key, Role.OPEN)},
             "/healthz": {"GET": Route(status.healthz, Role.OPEN)},
             "/readyz": {"GET": Route(status.readyz, Role.OPEN)},
             "/": {"GET": Route(status.page, Role.OPEN)},
@@ -174,6 +178,8 @@ class Gateway:
             self._check(request)
             if is_between_members(request.path):
                 return await self._door.serve(request, self._answered)
+            if HEADER in request.headers:
+                return await self._door.serve_outside(request, self._answered)
         except VlsnLogError as error:
             return problem.response(error)
         return await self._answered(request)
@@ -220,7 +226,7 @@ class Gateway:
     def quick(self, request: Request) -> Start | None:
         """Returns the short way for appends and long-polls. Returns None for a head that ``handle`` would refuse."""
         quick = self._quick.get(request.method)
-        if quick is None or request.path != _APPENDS:
+        if quick is None or request.path != _APPENDS or HEADER in request.headers:
             return None
         try:
             self._check(request)
@@ -229,6 +235,22 @@ class Gateway:
             return self._access.guarded_start(request, route, quick(request))
         except VlsnLogError:
             return None
+
+    def keeps(self, request: Request) -> bool:
+        """Says whether a request is served when all connections but the kept ones are busy: health checks, what a key
+        of the group has signed, and the orders of operators. A stranger's request is not, whatever its path."""
+        if request.path in _HEALTH:
+            return True
+        if is_between_members(request.path) or HEADER in request.headers:
+            return self._door.is_signed(request)
+        if not request.path.startswith(_ORDERS):
+            return False
+        try:
+            methods = self._paths.get(request.path) or self._item(request.path)
+            self._access.check(request, methods[request.method])
+        except (VlsnLogError, KeyError):
+            return False
+        return True
 
     def _check(self, request: Request) -> None:
         """Makes the checks that apply to every call. Raises ``Misdirected``, ``Forbidden``, ``UnsupportedType``, and

@@ -70,7 +70,9 @@ class Node(NodeParts):
         try:
             gateway = Gateway(self.services, append_limits(config), readers_max=config.readers_max or READERS_MAX)
             self.readers, self.handed = gateway.readers, gateway.handed
-            self.listener = await member.network.serve(config.host, config.port, gateway.handle, quick=gateway.quick)
+            self.listener = await member.network.serve(
+                config.host, config.port, gateway.handle, quick=gateway.quick, keeps=gateway.keeps
+            )
         except OSError as error:
             raise BadArgument(
                 f"cannot listen on {config.listen}: {said_of(error)}; choose another address, or stop "

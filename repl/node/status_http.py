@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from repl.auth.addresses import is_loopback
 from repl.node.metrics import metrics_text
 from repl.node.parts import NodeParts
 from repl.node.status import founding, long_status, readiness, status
@@ -19,6 +20,7 @@ from repl.web.types import Request, Response
 from vlsn.errors import WrongGroup
 
 T = TypeVar("T")
+KEY_PATH = "/v1/key"
 _NONE: frozenset[str] = frozenset()
 _EVENTS = frozenset({"from", "limit"})
 _PAGE = files("repl.node").joinpath("page.html").read_bytes()
@@ -104,6 +106,11 @@ class StatusRoutes:
         """Answers while the process lives and its loop turns; looks at nothing else."""
         return Response(200, _JSON, b'{"alive":true}')
 
+    async def key(self, request: Request) -> Response:
+        """Answers what a command has to know to sign its calls to this node."""
+        query.only(request.query, _NONE)
+        return Response(200, _JSON, msgspec.json.encode(self._monitoring.key()))
+
     async def readyz(self, request: Request) -> Response:
         reasons = self._monitoring.readiness()
         if not reasons:
@@ -134,6 +141,19 @@ class NodeMonitoring:
         """Lists the names that this node may be called by: hosts, with a port or without, and URLs."""
         parts = self._parts
         return [parts.member.config.listen, *parts.member.members.urls.values(), *parts.member.config.hosts]
+
+    def key(self) -> dict[str, Any]:
+        """Answers ``GET /v1/key``: names, the IDs of keys, and on loopback the path of the file, which its owner alone
+        can read."""
+        config, keys = self.member.config, self.member.keyring.keys
+        shown = config.group_key is not None and is_loopback(config.host)
+        return {
+            "group": config.group,
+            "node": config.name,
+            "signs": None if keys is None else keys.signing.id,
+            "accepts": [] if keys is None else list(keys.ids),
+            "file": str(config.group_key.absolute()) if shown and config.group_key is not None else None,
+        }
 
     def status(self, long: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Returns the object of ``GET /v1/status``, as it is now; ``long`` is what ``long_status`` gave of late."""

@@ -6,11 +6,13 @@ ended, for what outlives its request: a WebSocket, a tail, a staged transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from repl.api import CommitSets
+from repl.web.usage import Usage
 from vlsn.errors import Forbidden, VlsnLogError
 from vlsn.format.batch import keys_of
 from vlsn.format.submission import Submission, Transaction, Values
@@ -22,6 +24,8 @@ class Watches(Protocol):
     """Watches the end of grants."""
 
     def refusal(self, grant: Grant) -> VlsnLogError | None: ...
+
+    def check_names(self, grant: Grant, names: Iterable[str]) -> None: ...
 
     def watch(self, grant: Grant, end: Callable[[], None], key: object, lasts_s: float | None) -> Unwatch: ...
 
@@ -41,6 +45,8 @@ class Grant:
     """The hash of the secret that was shown."""
     watches: Watches | None = None
     """None for a grant that never ends."""
+    usage: Usage | None = None
+    """The use that the token makes of this node; None for a grant without limits."""
 
     @property
     def ends(self) -> bool:
@@ -58,6 +64,10 @@ class Grant:
         seconds have gone by. A watch of the same ``key`` replaces the former."""
         return _nothing if self.watches is None else self.watches.watch(self, end, key, lasts_s)
 
+    def stream(self) -> Unwatch:
+        """Counts a WebSocket or a tail of the token until the returned call."""
+        return _nothing if self.usage is None else self.usage.open_stream()
+
     def check_role(self, role: str) -> None:
         """Raises ``Forbidden`` without the role."""
         if not self.has(role):
@@ -69,24 +79,31 @@ class Grant:
             raise Forbidden(f"{self.who} may use names under {self.names!r}, not {name[:64]!r}")
 
     def check(self, submission: Submission) -> None:
-        """Checks, now that a body has come whole, that the grant still holds and that every entry has a key under the
-        prefix. Raises ``Forbidden``, and as ``refusal`` says."""
+        """Checks, now that a body has come whole, that the grant still holds, that every entry has a key under the
+        prefix, and that the token's rates allow it. Raises ``Forbidden``, ``QueueFull``, and as ``refusal`` says."""
         if (refusal := self.refusal()) is not None:
             raise refusal
-        if not self.keys:
-            return
+        if self.keys:
+            self._check_keys(submission)
+        if self.usage is not None:
+            self.usage.append(submission.bytes, asyncio.get_running_loop().time())
+
+    def _check_keys(self, submission: Submission) -> None:
         for part in submission.parts if isinstance(submission, Transaction) else (submission,):
             keys = part.keys if isinstance(part, Values) else keys_of(part)
             if keys is None or not all(key.startswith(self.keys) for key in keys):
                 raise Forbidden(f"{self.who} may append keys under {self.keys!r}; an entry has another key, or none")
 
     def check_sets(self, sets: CommitSets) -> None:
-        """Raises ``Forbidden`` for what a commit sets: positions need the role of consumers, and all names the
-        prefix."""
+        """Checks what a commit sets: positions need the role of consumers, and all names the prefix. Raises
+        ``Forbidden``, and ``TooLarge`` beyond the limit of names."""
         if sets.positions:
             self.check_role("consume")
-        for name in (*sets.positions, *sets.sinks):
+        names = (*sets.positions, *sets.sinks)
+        for name in names:
             self.check_name(name)
+        if self.names and self.watches is not None:
+            self.watches.check_names(self, names)
 
     def check_definition(self, prefix: str | None, dead_letter: str | None) -> None:
         """Raises ``Forbidden`` for a destination whose messages or dead letters lie outside the prefix of keys."""

@@ -90,6 +90,7 @@ class Request:
         "grant",
         "headers",
         "host",
+        "key",
         "members",
         "method",
         "path",
@@ -113,6 +114,8 @@ class Request:
         self.remote = remote
         self.members = members
         """The members that the certificate of this connection names. ``None`` for a connection without TLS."""
+        self.key = ""
+        """The ID of the group's key that has signed this request, once its signature is checked; "" for none."""
         self._body = body
         self.grant = ANYBODY
         """The rights of the sender, once the gateway has found them out."""
@@ -317,6 +320,8 @@ Start = Callable[[bytes, Answer], Leave]
 Quick = Callable[[Request], Start | None]
 """Returns a short way for requests with exactly this head; the body is not looked at. Returns ``None`` if only the
 ``Handler`` can serve these requests. A carrier may use the short way or ignore it."""
+Keeps = Callable[[Request], bool]
+"""Says whether a request is served when all connections but the kept ones are busy."""
 
 
 class Listener(Protocol):
@@ -353,8 +358,11 @@ class Listener(Protocol):
 class Network(Protocol):
     """Calls other nodes, and serves other nodes and clients."""
 
-    async def serve(self, host: str, port: int, handler: Handler, *, quick: Quick | None = None) -> Listener:
-        """Serves at an address. Raises ``OSError`` if the address cannot be bound."""
+    async def serve(
+        self, host: str, port: int, handler: Handler, *, quick: Quick | None = None, keeps: Keeps | None = None
+    ) -> Listener:
+        """Serves at an address. ``keeps`` says which requests are served when all connections but the kept ones are
+        busy. Raises ``OSError`` if the address cannot be bound."""
         ...
 
     async def request(

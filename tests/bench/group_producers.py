@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 
 from repl.bench.target import Own
+from repl.cli.signing import SigningNetwork
 from repl.client.connect import Client, connect
 from repl.cluster import Node
 from tests.bench.load import ANSWER_S, call
@@ -131,14 +132,14 @@ async def _lead(own: Own, node: Node) -> None:
     async with asyncio.timeout(ANSWER_S):
         while (master := await own.master_node()) is not node:
             with suppress(VlsnLogError):
-                await call(own.network, "POST", f"{master.url}/v1/admin/transfer?to={node.name}")
+                await call(SigningNetwork(own.network), "POST", f"{master.url}/v1/admin/transfer?to={node.name}")
             await asyncio.sleep(LOOK_S)
 
 
 async def _restore(own: Own, node: Node) -> None:
     """Has ``node`` give up its log, and waits until it has another's."""
     before = (await own.status(node.url))["restore"]["history"]
-    await call(own.network, "POST", f"{node.url}/v1/admin/restore")
+    await call(SigningNetwork(own.network), "POST", f"{node.url}/v1/admin/restore")
     wanted = (await own.master())["range"]["last_sync"]
     async with asyncio.timeout(ANSWER_S):
         while True:

@@ -12,14 +12,14 @@ import numpy as np
 
 from repl.bench.report import Outcome, Samples
 from repl.bench.works import Load
-from repl.net.network import AiohttpNetwork
 from repl.web import problem
+from repl.web.types import Network
 
 ANSWER_S = 120.0
 
 
 async def call(
-    network: AiohttpNetwork, method: str, url: str, document: dict[str, Any] | None = None, *, body: bytes | None = None
+    network: Network, method: str, url: str, document: dict[str, Any] | None = None, *, body: bytes | None = None
 ) -> Any:
     """Sends a document as JSON, or a ``body`` of octets, and returns the answer's.  Raises ``VlsnLogError``."""
     kind = "application/json" if body is None else "application/octet-stream"

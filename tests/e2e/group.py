@@ -37,11 +37,13 @@ class Standing:
 
 
 class Group:
-    """Nodes n1 to n3 under ``directory``; n1 leads first.  Nothing runs before ``start``."""
+    """Nodes n1 to n3 under ``directory``; n1 leads first.  Nothing runs before ``start``.  Unless the settings say
+    otherwise, calls may do everything."""
 
     def __init__(self, directory: Path, **settings: str | int | float) -> None:
         self.directory = directory
-        cluster = prepare(directory, AiohttpNetwork(), base_port=free_base_port(), settings=settings)
+        given = {"anonymous": "all", **settings}
+        cluster = prepare(directory, AiohttpNetwork(), base_port=free_base_port(), settings=given)
         self._nodes: dict[str, Node] = {node.name: node for node in cluster.nodes}
         self.urls = {name: node.url for name, node in self._nodes.items()}
 

@@ -31,7 +31,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from repl.web import problem
-from repl.web.types import BytesBody, Handler, Headers, Quick, Request, Response, Upgrade
+from repl.web.types import BytesBody, Handler, Headers, Keeps, Quick, Request, Response, Upgrade
 from tests.fakes.channel import Connection, FakeChannel
 from tests.fakes.disk import StopHere
 from tests.fakes.loop import Owner, Tasks, ended, wake
@@ -260,8 +260,11 @@ class FakeHost:
         self._owner = owner
         self._dialled: list[Connection] = []
 
-    async def serve(self, host: str, port: int, handler: Handler, *, quick: Quick | None = None) -> FakeListener:
-        """Serves; ``quick`` is an optional shortcut, which this network does not use."""
+    async def serve(
+        self, host: str, port: int, handler: Handler, *, quick: Quick | None = None, keeps: Keeps | None = None
+    ) -> FakeListener:
+        """Serves; ``quick`` is an optional shortcut, which this network does not use, and it has connections without
+        end, so none are kept."""
         self._check()
         port = port or next(self._net.ports)
         if (host, port) in self._net.listeners:

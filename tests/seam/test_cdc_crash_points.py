@@ -184,7 +184,7 @@ def test_a_commit_into_the_group_stopped_at_every_call(size: int, moment: Moment
         run(main(stop))
 
 
-@pytest.mark.parametrize("seed", seeds(4))
+@pytest.mark.parametrize("seed", [*seeds(2), 141, 144, 148])  # the last three have masters that know too little
 @virtual
 async def test_a_master_that_ends_as_a_commit_is_stored_leaves_it_to_the_next(seed: int) -> None:
     """The next master has the commit in its log, and may not know yet that it is durable."""

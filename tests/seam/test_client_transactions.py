@@ -350,7 +350,8 @@ async def test_a_commit_that_was_cancelled_and_is_asked_again_is_logged_once(
     group: Group, log: Client, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """This holds even if the log has forgotten the commit, after as many others as it remembers."""
-    monkeypatch.setattr("vlsn.state.handles.REMEMBERED", 4)
+    for node in group.nodes.values():
+        monkeypatch.setattr(node.opened().log.view.history.commits, "_most", 4)
     txn = log.transaction()
     mine = [LARGE] * 4 if what == "staged" else [b"mine"]
     await txn.append_many(mine)

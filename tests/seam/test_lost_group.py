@@ -56,6 +56,7 @@ async def test_a_lost_group_is_fetched_and_a_restore_hands_none_on(seed: int) ->
     for name in (crippled, restored):
         await group.until(lambda name=name: lists(group, name) == lists(group, group.master), f"{name} knows it")  # type: ignore[misc]
         assert group.nodes[name].services.monitoring.readiness() == []
+    assert group.nodes[crippled].member.events.counts["group.found"] == 1, "an answer to a hello had it"
     group.kill(group.master)
     await group.until(lambda: any(node.member.is_master() for node in group.nodes.values()), "one of them leads")
     await told(group, 3)

@@ -11,9 +11,11 @@ import msgspec
 import pytest
 
 from repl.api import FeedHello
+from repl.auth.sessions import CLI
+from repl.auth.signatures import HEADER, NO_SESSION, Signer, digest, sign_call
 from repl.group.feed_hello import encode_hello
 from tests.fakes.loop import virtual
-from tests.seam.nodes import Group
+from tests.seam.nodes import JSON, Group
 from tests.seam.test_membership import fed, incarnation
 from vlsn.errors import DuplicateFeed, StaleTerm
 from vlsn.format.feed_messages import STORED_TERM_MAX
@@ -337,5 +339,50 @@ async def test_messages_of_pages_go_to_members_alone() -> None:
         url = f"{group.url(to)}/v1/peer/messages?{urlencode(named | change)}"
         answer = await group.client.request("GET", url, timeout_s=5.0)
         assert msgspec.json.decode(bytes(answer.body))["type"] == slug
+    await group.stop()
+    assert not group.fatal
+
+
+async def ordered(group: Group, to: str, target: str, header: str) -> tuple[int, dict[str, Any]]:
+    response = await group.client.request(
+        "POST", group.url(to) + target, headers={**JSON, HEADER: header}, body=b"", timeout_s=10.0
+    )
+    return response.status, msgspec.json.decode(bytes(response.body))
+
+
+@virtual
+async def test_a_stranger_gets_nothing_done_by_a_commands_signature() -> None:
+    """It has recorded an order: it sends that again, elsewhere, for something else, and after a restart."""
+    group = await started(412, levels=LEVELS, anonymous="append")
+    assert group.keys is not None
+    key, rotate, place = group.keys.signing, "/v1/admin/rotate", "n1:7701"
+
+    def signed(session: str, n: int) -> str:
+        by = Signer(sender=CLI, to=place, process="00000000000000ff", session=session, n=n)
+        return sign_call(key, by, group="sim", method="POST", target=rotate, body=digest(b"")).header()
+
+    first = signed(NO_SESSION, 1)
+    status, answer = await ordered(group, "n1", rotate, first)
+    assert (status, answer["type"]) == (401, "stale-session")
+    recorded = signed(answer["session"], 1)
+    assert (await ordered(group, "n1", rotate, recorded))[0] == 200
+
+    async def nothing_done(before: dict[str, int]) -> None:
+        assert (await group.append(b"more", acks="all"))[0] == 200
+        segments = {name: len(node.opened().log.view.segments()) for name, node in group.nodes.items()}
+        for to in group.names:
+            for target in (rotate, "/v1/admin/transfer", "/v1/admin/checkpoint", "/v1/peer/stand", f"/x/..{rotate}"):
+                for header in (first, recorded, recorded.replace("n=1 ", "n=2 "), recorded.replace(CLI, "n2")):
+                    status, answer = await ordered(group, to, target, header)
+                    assert status in (401, 404, 409), (to, target, answer)
+        assert segments == {name: len(node.opened().log.view.segments()) for name, node in group.nodes.items()}
+        assert terms(group) == before
+
+    await nothing_done(terms(group))
+    group.kill("n1")
+    await group.start("n1")
+    await group.serving()
+    await fed(group, 2)
+    await nothing_done(terms(group))
     await group.stop()
     assert not group.fatal

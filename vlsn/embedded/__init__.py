@@ -1,1 +1,2 @@
-"""``vlsn.Log``: a log in one directory, without a cluster; blocking and thread-safe."""
+"""The embedded log, ``vlsn.Log``: a log in one directory, without a cluster. ``vlsn.Log`` is blocking and
+thread-safe."""

@@ -1,12 +1,13 @@
-"""The end of an embedded log: it is closed, its last user is gone, or the process ends or forks.
+"""The end of an embedded log. The log is closed, no reference to it is left, or the process ends or forks.
 
-    log.close()                     waits until it is over
-    the log is garbage              a thread of its own ends it, with a ``ResourceWarning``: a signal's handler that
-                                    raises just behind ``open`` may have been all that it took
-    the process ends                what is still open is ended before; its threads hold up nobody
-    the process forks               the child has the log's memory and none of its threads: there it is closed
+    log.close()                     waits until the log is closed
+    the log is garbage              a separate thread closes it, with a ``ResourceWarning``; this may be the fault of a
+                                    signal's handler that raises just after ``open``
+    the process ends                logs that are still open are closed first; their threads do not delay the end
+    the process forks               the child has the log's memory but not its threads: in the child the log is closed
 
-The log's threads hold no reference to the ``Log`` that callers have, since otherwise it would never be garbage.
+The log's threads hold no reference to the callers' ``Log`` object, since otherwise the object would never become
+garbage.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from vlsn.write.local_log import LocalLog
 
 
 class LogEnd:
-    """Ends one open log. ``ticker`` is closed with the log, if there is one."""
+    """Ends one open log. ``ticker``, if there is one, is closed together with the log."""
 
     def __init__(
         self,
@@ -46,8 +47,8 @@ class LogEnd:
         atexit.register(self._at_exit)
 
     def close(self) -> None:
-        """Closes the log, after appends and a rollback under way are finished. Closing it again does no harm. Raises
-        ``LogFailed`` if the log fails meanwhile. Even then everything is closed."""
+        """Closes the log, after the appends and the rollback that are under way. Closing a log again does no harm.
+        Raises ``LogFailed`` if the log fails meanwhile. Even then everything is closed."""
         failed = self._log.life.failure
         try:
             self._calls.in_turn(lambda: self._close(failed))
@@ -55,7 +56,7 @@ class LogEnd:
             return
 
     def lost(self) -> None:
-        """Ends a log that no longer has a user. Any thread may call this, at any point of its work."""
+        """Ends a log to which no reference is left. Any thread may call this, at any point of its work."""
         if self._log.life.closing or self._calls.gone is not None:
             return
         begin_apart(self._at_exit)
@@ -63,16 +64,17 @@ class LogEnd:
 
     def forked(self) -> None:
         """Gives up the log in a forked child process, before the child does anything else. The parent continues with
-        the log and keeps its lock. Otherwise the child would hold the lock after the parent has closed the log."""
+        the log and keeps its lock. If the child did not give up the log, it would hold the lock after the parent has
+        closed the log."""
         self._log.lock.release()
-        self._calls.gone = LogClosed("the log was opened before this process was forked; open one behind the fork")
+        self._calls.gone = LogClosed("the log was opened before this process was forked; open a log after the fork")
 
     def _at_exit(self) -> None:
-        with suppress(VlsnLogError):  # nothing is left that an error of the disk could be reported to
+        with suppress(VlsnLogError):  # there is no caller to whom an error of the disk could be reported
             self.close()
 
     def _close(self, failed: LogFailed | None) -> None:
-        """Closes the log. ``failed`` is the error with which the log had failed before, if any."""
+        """Closes the log. ``failed`` is the error with which the log has failed, if it has."""
         done: Answer[None] = Answer()
         with self._latch:
             if self._log.life.closed:

@@ -1,9 +1,10 @@
-"""Forks: a child process has its parent's memory but none of its threads, so objects that need threads are notified.
+"""Forks. A forked child process has its parent's memory but not its parent's threads. So objects that need threads are
+notified in the child.
 
     gunicorn --preload, Celery, multiprocessing     opened in the parent, used in the child: ``LogClosed``, at once
 
-What the child shares with the parent (a lock, sockets, an event loop's poll) is not changed, since the parent continues
-to use it.
+Resources that the child shares with the parent (a lock, sockets, an event loop's poll) are not changed, since the
+parent continues to use them.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from weakref import WeakSet
 
 class OfThreads(Protocol):
     def forked(self) -> None:
-        """Called after the fork in the child, on its only thread. It takes no lock, since a lock may be held for
-        ever."""
+        """Is called in the child after the fork, on the child's only thread. This method must not acquire a lock, since
+        in the child a lock may be held for ever."""
         ...
 
 
 def tell_of_forks(one: OfThreads) -> None:
-    """Notifies ``one`` of each fork, as long as ``one`` lives."""
+    """Notifies ``one`` of each fork of this process, as long as ``one`` lives."""
     _told.add(one)
 
 

@@ -1,19 +1,19 @@
-"""The embedded log: ``vlsn.Log``, a log in one directory, without a cluster; blocking and thread-safe.
+"""The embedded log, ``vlsn.Log``: a log in one directory, without a cluster. ``vlsn.Log`` is blocking and thread-safe.
 
     with Log.open("DIR") as log:
-        first, last = log.append([b"one", b"two"])        # both, atomically; on the medium on return
+        first, last = log.append([b"one", b"two"])        # atomic; on the medium on return
         for entry in log.read(from_vlsn=first): ...
 
-Concurrent appends share a sync: while the writer has one group, the next group gathers. A log without copies treats its
-synced entries as durable: the DTVLSN is its last synced VLSN, and nothing can be rolled back. If copies elsewhere
-decide what is durable, open the log with ``durable_when_synced=False``:
+Concurrent appends share a sync: while the writer's thread writes one group of appends, the next group gathers. By
+default all synced entries are durable, and nothing can be rolled back. If copies elsewhere decide what is durable, the
+log is opened with ``durable_when_synced=False``:
 
-    log.raise_durable(40)      a majority of my copies has everything up to 40
-    log.rollback(40)           41 and later, synced here only, are abandoned; their VLSNs are given again
+    log.raise_durable(40)      entries up to 40 are durable, since a majority of the copies has them
+    log.rollback(40)           41 and later, synced only here, are abandoned; their VLSNs are assigned again
 
-This class is an adapter that turns the log's callbacks into blocking calls. A signal whose handler raises (Ctrl-C) only
-ends the waiting; the work continues. A log that is still open at the end of the process is closed, and so is a log to
-which no reference is left (``end``).
+``vlsn.Log`` is an adapter that turns the log's callbacks into blocking calls. If a signal's handler raises (Ctrl-C),
+only the waiting ends; the work continues. A log that is still open at the end of the process is closed, and so is a log
+to which no reference is left (``end``).
 """
 
 from __future__ import annotations
@@ -67,11 +67,12 @@ logger = logging.getLogger("vlsnlog")
 TICK_S_MIN = 0.005
 TICK_S_MAX = 0.1
 TERM_RUNS_KEPT = 1_000
-"""The most term runs that are kept, since each opening takes a new term, and each checkpoint writes all runs."""
+"""The most terms whose first and last VLSNs are kept. Each opening of the log begins a new term, and each checkpoint
+writes all kept terms."""
 
 
 class Log:
-    """An embedded log; see ``Log.open``."""
+    """An embedded log. ``Log.open`` makes it."""
 
     _listener: ClassVar[type[WaitingAppends]] = WaitingAppends
 
@@ -101,12 +102,12 @@ class Log:
 
     @classmethod
     def open(cls, directory: str | os.PathLike[str], options: LogOptions | None = None) -> Log:
-        """Opens or creates the log in ``directory``, and takes a new term in it. From then on the directory is held
-        open, so it may be renamed, and the working directory may change. If the log becomes garbage without being
-        closed, it is closed with a ``ResourceWarning``, and can be opened again a moment later. In a forked child
-        process the log is closed. If there is no disk space for a segment, an existing log can be read, and appends are
-        refused with ``NoSpace`` until there is space. Raises ``LogInUse``, ``WrongDirectory`` (also for a node's
-        directory), ``Damaged``, ``NoSpace`` or ``LogFailed``."""
+        """Opens or creates the log in ``directory``, and begins a new term in it. While the log is open, the directory
+        may be renamed, and the working directory may change, since the log keeps the directory open. If the log becomes
+        garbage without being closed, it is closed with a ``ResourceWarning``, and can be opened again a moment later.
+        In a forked child process the log is closed. If there is no disk space for a segment, an existing log can be
+        read, and appends are refused with ``NoSpace`` until there is space. Raises ``LogInUse``, ``WrongDirectory``
+        (also for a node's directory), ``Damaged``, ``NoSpace`` or ``LogFailed``."""
         path = os.path.abspath(os.fspath(directory))
         return undisturbed(lambda: cls._open(path, options), lambda log: log.close())
 
@@ -154,7 +155,7 @@ class Log:
 
     @property
     def range(self) -> VlsnRange:
-        """The first VLSN, the last VLSN, and how far the log is synced; immutable."""
+        """The first VLSN, the last VLSN, and the last synced VLSN of the log, as an immutable object."""
         return self._log.view.range
 
     @property
@@ -163,8 +164,8 @@ class Log:
 
     @property
     def durable_vlsn(self) -> Vlsn:
-        """The durable end. Entries up to this VLSN are never rolled back. After the log is opened again, it is the
-        highest VLSN that the log itself states to be durable, which may be lower than the last ``raise_durable``."""
+        """The durable end. Entries up to this VLSN are never rolled back. After the log was opened again, it is the
+        highest VLSN that the files state to be durable, which may be lower than the last ``raise_durable``."""
         return self._log.view.dtvlsn
 
     @property
@@ -174,22 +175,23 @@ class Log:
 
     @property
     def active_logs(self) -> list[int]:
-        """The numbers of the current segment and of the standby."""
+        """The numbers of the current segment and of the standby (the prepared next segment)."""
         return self._log.placement.active_files()
 
     @property
     def stats(self) -> LogStats:
-        """The log's live counters: groups, syncs and how many appends share them, rolls, and those of the index."""
+        """The log's live counters: groups and syncs, appends for each sync, changes of segment, and the counters of the
+        index."""
         return self._log.stats
 
     @property
     def failing(self) -> list[Fault]:
-        """Background work that is failing now and is retried. No acknowledged append depends on it."""
+        """The background work that is failing now and is retried. No acknowledged append depends on background work."""
         return self._log.life.background.faults()
 
     def synced_length(self, segment: int) -> int:
-        """Returns how many bytes of ``segment`` are synced. Another process may read the file up to there. Returns 0 if
-        it is not, or no longer, a segment of the log."""
+        """Returns how many bytes of ``segment`` are synced. Another process may read the file's synced bytes. Returns 0
+        if ``segment`` is not, or no longer, a segment of the log."""
         return self._log.view.synced_end(segment)
 
     @overload
@@ -212,15 +214,17 @@ class Log:
         keys: Iterable[Buffer | None] | None = None,
         durability: Durability = Durability.SYNC,
     ) -> tuple[Vlsn, Vlsn]:
-        """Appends ``values``, all or none, as they are at the time of the call. Returns their first and last VLSN. A
-        bare ``bytes``, ``bytearray`` or ``memoryview`` is one value, with ``key``. Several values have ``keys``, one
-        for each or None. An empty key counts as no key.
+        """Appends all ``values`` or none, as they are at the time of the call. Returns the first and last VLSN of the
+        new entries. A ``bytes``, ``bytearray`` or ``memoryview`` is a single value, whose key is ``key``. For several
+        values, ``keys`` has a key or None for each value. An empty key means no key.
 
-        On return the entries are on the medium. With ``WRITE_NO_SYNC`` they are written, and synced within
-        ``sync_interval_s``. With ``NO_SYNC`` they are written within ``flush_interval_s`` (see ``Durability`` and
-        ``LogOptions``). Entries can be read once they are synced. Raises ``QueueFull`` (from 90 % of the queue on),
-        ``NoSpace``, ``TooLarge``, ``BadBody``, ``BadArgument`` or ``TypeError`` (nothing was logged). Raises
-        ``OutcomeUnknown`` or ``LogFailed`` if the log ends (the entries may have been logged)."""
+        On return the entries are on the medium. With ``WRITE_NO_SYNC`` the entries are only written on return, and are
+        synced within ``sync_interval_s``. With ``NO_SYNC`` the entries are written within ``flush_interval_s`` (see
+        ``Durability`` and ``LogOptions``). Entries can be read once they are synced. If nothing was logged, raises
+        ``QueueFull`` (from 90 % of the queue on), ``NoSpace``, ``TooLarge``, ``BadBody``, ``BadArgument`` or
+        ``TypeError``. If the log closes or fails, the entries may have been logged; raises ``OutcomeUnknown`` or
+        ``LogFailed`` then.
+        """
         shot = OneShot()
         pending = self._submit(values, key, keys, durability, shot)
         shot.wait()
@@ -246,7 +250,7 @@ class Log:
         keys: Iterable[Buffer | None] | None = None,
         durability: Durability = Durability.SYNC,
     ) -> tuple[Vlsn, Vlsn]:
-        """Appends as ``append`` does, for a coroutine. If the coroutine is cancelled, the entries are logged all the
+        """Appends like ``append``, but from a coroutine. If the coroutine is cancelled, the entries are logged all the
         same."""
         shot = LoopShot(asyncio.get_running_loop())
         pending = self._submit(values, key, keys, durability, shot)
@@ -254,8 +258,9 @@ class Log:
         return Vlsn(pending.first), Vlsn(pending.last)
 
     def transaction(self, *, durability: Durability = Durability.SYNC) -> LogTransaction:
-        """Begins a transaction. Its entries are logged together when its block ends or it is committed, or not at all.
-        A log's first transaction raises the log's level, and older binaries refuse the log from then on.
+        """Begins a transaction. The entries of a transaction are logged together when its ``with`` block ends or it is
+        committed, or not at all. The first transaction of a log raises the log's level (the version of its formats).
+        Older binaries refuse a log with transactions.
 
             with log.transaction() as txn:
                 txn.append(b"a")
@@ -273,7 +278,7 @@ class Log:
         return Vlsn(pending.first), Vlsn(pending.last)
 
     def _raise_level(self) -> None:
-        """Raises the level, first in the node file, since from now on readers of the log must support transactions."""
+        """Raises the log's level, first in the node file. After that, readers of the log must support transactions."""
         log = self._log
         if log.view.history.level >= TRANSACTIONS:
             return
@@ -293,32 +298,32 @@ class Log:
 
     def sync(self, vlsn: int | None = None) -> Vlsn:
         """Waits until everything up to ``vlsn`` is on the medium, and returns the last VLSN that is on the medium. By
-        default, waits for everything that was appended before the call. Returns at once if it is already synced. Raises
-        ``BadArgument`` for a VLSN not assigned yet. Raises ``NoSpace`` while entries wait for disk space (they are
-        logged once there is some), and ``LogFailed``."""
+        default, waits for everything that was appended before the call. Returns at once if everything is already
+        synced. Raises ``BadArgument`` for a VLSN that is not assigned yet. Raises ``NoSpace`` while entries wait for
+        disk space; the waiting entries are logged later. Raises ``LogFailed``."""
         return self._calls.sync(None if vlsn is None else index(vlsn))
 
     def read(self, *, from_vlsn: int = 0, to_vlsn: int = 0, all_kinds: bool = False) -> Generator[Entry, None]:
         """Yields synced entries from ``from_vlsn`` (0: the first in the log) to ``to_vlsn`` (0: the last synced one).
-        Raises ``Trimmed`` or ``Damaged``. A rollback meanwhile ends the iteration at its matchpoint. Entries yielded
-        before may have been rolled back."""
+        Raises ``Trimmed`` or ``Damaged``. If the log is rolled back meanwhile, the iteration ends at the matchpoint,
+        and entries that were yielded before may have been rolled back."""
         return self._reading.entries(index(from_vlsn), index(to_vlsn), None if all_kinds else DATA_ONLY, keeps=self)
 
     def pairs(self, *, from_vlsn: int = 0, to_vlsn: int = 0) -> Iterator[tuple[int, bytes]]:
-        """Yields (VLSN, value) of the entries that ``read`` yields, at less than half the cost. Raises as ``read``
-        does."""
+        """Yields the VLSN and the value of each entry that ``read`` yields, at less than half the cost. Raises the
+        errors of ``read``."""
         return self._reading.pairs(index(from_vlsn), index(to_vlsn), keeps=self)
 
     def find_time(self, at: datetime | int) -> Vlsn:
-        """Returns the first synced VLSN at which the highest block time so far is at or past ``at``. ``at`` is a
-        ``datetime`` (UTC if it has no zone) or µs since the epoch. If there is none, returns the VLSN after the last
-        synced one, so that the caller can wait for it. The time of a block is by the clock of the process that sealed
-        it. The call reads about a MiB, whatever the length of the log. Raises ``Damaged`` or ``BadArgument``."""
+        """Returns the first VLSN of the first synced block that was sealed at ``at`` or later, by the clock of the
+        process that sealed it. ``at`` is a ``datetime`` (UTC if it has no zone) or µs since the epoch. If no block was
+        sealed at ``at`` or later, returns the VLSN after the last synced one, so that the caller can wait for that
+        VLSN. A search reads about a MiB, whatever the length of the log. Raises ``Damaged`` or ``BadArgument``."""
         return self._reading.find_time(time_us(at))
 
     def wait_for(self, vlsn: int, timeout_s: float | None = None) -> bool:
-        """Says whether ``vlsn`` was appended and synced within ``timeout_s``. Raises ``LogClosed`` or ``LogFailed`` if
-        the log ends first."""
+        """Returns True as soon as ``vlsn`` is appended and synced, or False after ``timeout_s``. Raises ``LogClosed``
+        or ``LogFailed`` if the log is closed or fails first."""
         reached: Answer[None] = Answer()
 
         def wake(error: VlsnLogError | None) -> None:
@@ -349,8 +354,8 @@ class Log:
         return self._calls.begun(begin)
 
     def rotate(self) -> int:
-        """Continues in a new segment, unless the current one is empty. Returns the segment's number. Raises as ``sync``
-        does."""
+        """Continues in a new segment, unless the current segment is empty. Returns the segment's number. Raises the
+        errors of ``sync``."""
         done: Answer[int] = Answer()
         self._calls.check()
         with self._log.latch:
@@ -358,9 +363,10 @@ class Log:
         return self._calls.wait(done, for_room=False)
 
     def clean(self, *, dry_run: bool = False) -> CleaningReport:
-        """Removes the segments that retention (``LogOptions.retention_bytes``, ``retention_age_s``) would remove and no
-        hold keeps. The files are removed on return. Every checkpoint of an embedded log also does this. ``dry_run``
-        only reports the segments that would be removed, and the holds that keep others."""
+        """Removes the segments that retention (``LogOptions.retention_bytes``, ``retention_age_s``) wants removed and
+        that no hold keeps. The files are removed on return. Every checkpoint of an embedded log also removes such
+        segments. With ``dry_run``, only reports the segments that would be removed, and the holds that keep other
+        segments."""
 
         def begin(done: Answer[CleaningReport]) -> None:
             self._log.care.cleaner.run(done.give, dry_run=dry_run)
@@ -375,10 +381,10 @@ class Log:
         owner: Owner = Owner.CONSUMER,
         on_dropped: Callable[[Vlsn], None] = lambda _: None,
     ) -> LogHold:
-        """Keeps the log from ``vlsn`` on (0: the whole log) until the hold is released, advanced or dropped. The hold
-        is dropped if it is more than ``hold_bytes_max`` behind. ``on_dropped`` is then called under the log's latch,
-        with the first VLSN that remains. The hold ends with the process. An older hold of the same owner and name ends.
-        Raises ``Trimmed`` if ``vlsn`` was cleaned away."""
+        """Keeps the log from ``vlsn`` on (0: the whole log) until the hold is released, advanced or dropped, or the
+        process ends. The hold may be dropped if it is more than ``hold_bytes_max`` behind the log's end. ``on_dropped``
+        is then called under the log's latch, with the first VLSN that remains. The new hold replaces an older one of
+        the same owner and name. Raises ``Trimmed`` if ``vlsn`` was cleaned away."""
         first = Vlsn(index(vlsn))
         self._calls.check()
         with self._log.latch:
@@ -388,9 +394,9 @@ class Log:
             return LogHold(holds, self._latch, hold, self._calls.check_threads)
 
     def raise_durable(self, vlsn: int) -> None:
-        """Declares everything up to ``vlsn`` durable, so that it is never rolled back. A lower VLSN than before is
-        ignored. The next block, the next checkpoint and a clean stop store this. Raises ``BadArgument`` for a VLSN that
-        is not synced."""
+        """Declares everything up to ``vlsn`` durable, so that it is never rolled back. If ``vlsn`` is lower than in an
+        earlier call, it is ignored. The next block, the next checkpoint and a clean stop store the durable end. Raises
+        ``BadArgument`` for a VLSN that is not synced."""
         durable = Vlsn(index(vlsn))
         self._calls.check_threads()
         with self._log.latch:
@@ -400,14 +406,15 @@ class Log:
 
     def rollback(self, matchpoint: int) -> None:
         """Rolls back everything after ``matchpoint``, which is 0 or the last VLSN of a block. Appends that waited
-        together may share a block. The rollback is durable on return. If the process ends before, the next opening of
-        the log finishes the rollback, or nothing has happened. Afterwards the log continues in a new term, whose TERM
-        entry takes the next VLSN.
+        together may share a block. The rollback is durable on return. If the process ends before the return, either the
+        next opening of the log finishes the rollback, or nothing has happened. After the rollback the log continues in
+        a new term, whose TERM entry gets the next VLSN.
 
-        Appends that have no VLSNs yet, and appends made meanwhile, are refused with ``NotMaster``, and nothing of them
-        was logged. Raises ``RollbackProhibited`` below ``durable_vlsn`` (always, with ``durable_when_synced``),
-        ``BadArgument`` if no block ends there, ``Damaged`` if the blocks after it cannot be read, or ``NoSpace``:
-        nothing is rolled back then. Also raises ``LogFailed``."""
+        Appends that have no VLSNs yet, and appends made during the rollback, are refused with ``NotMaster``; nothing of
+        them is logged. If nothing is rolled back, raises ``RollbackProhibited`` (``matchpoint`` is below
+        ``durable_vlsn``, as always with ``durable_when_synced``), ``BadArgument`` (no block ends at ``matchpoint``),
+        ``Damaged`` (the blocks after ``matchpoint`` cannot be read) or ``NoSpace``. May also raise ``LogFailed``.
+        """
         end = Vlsn(index(matchpoint))
         self._log.life.check_open()
         self._calls.in_turn(lambda: self._rollback(end))
@@ -427,9 +434,11 @@ class Log:
                 self._take_term()
 
     def close(self) -> None:
-        """Stops the log cleanly, after appends and a rollback under way are finished. Closing it again does no harm.
+        """Stops the log cleanly, after the appends and the rollback that are under way. Closing a log again does no
+        harm.
 
-        Raises ``LogFailed`` if the log fails meanwhile. Even then everything is closed."""
+        Raises ``LogFailed`` if the log fails meanwhile. Even then everything is closed.
+        """
         self._end.close()
 
     # Private methods.
@@ -457,8 +466,8 @@ class Log:
         return pending
 
     def _take_term(self) -> None:
-        """Takes the next term. Its TERM entry is synced, or if there is no space for a segment, it is the next entry to
-        be logged."""
+        """Begins the next term. The TERM entry that begins the term is synced on return. If there is no space for a
+        segment, the TERM entry is the next entry to be logged instead."""
         log = self._log
         record = log.node_file.record
         term = Term(max(record.term, log.view.history.last_term) + 1)

@@ -1,12 +1,11 @@
-"""Makes ``bytes``, which cannot change any more, of the values and keys that a caller passes.
+"""Converts the values and keys that a caller passes to ``bytes`` objects, which cannot change any more.
 
-    b"a", [b"a", b"b"]                     as they are: one look at all their types, in C
-    bytearray(b"a"), memoryview(b"a")      copied, each one value: a buffer may change once the call has returned
+    b"a", [b"a", b"b"]                     used without a copy, after one check of all types, in C
+    bytearray(b"a"), memoryview(b"a")      copied, each is one value: a buffer may change after the call
     "a", 5, [b"a", ["b"]]                  ``TypeError``
 
-Values are converted before anything is queued. Between queue and seal a caller's value must not cause an error, since
-that would fail all appends in the group. A subclass of ``bytes`` is copied, too, since only its bytes count, whatever
-its methods return.
+Values are converted before anything is queued. Once a value is queued, it must not cause an error, since an error would
+fail all appends of the same group. A subclass of ``bytes`` is copied, too, since its methods may be overridden.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _NO_KEYS = frozenset({type(None)})
 
 
 def owned(piece: object) -> bytes:
-    """Makes ``bytes`` of one value or key. Raises ``TypeError`` for any other type."""
+    """Converts one value or key to ``bytes``. Raises ``TypeError`` for a type that is no buffer of bytes."""
     if type(piece) is bytes:
         return piece
     _check(type(piece))
@@ -32,12 +31,12 @@ def owned(piece: object) -> bytes:
 
 
 def owned_values(values: Buffer | Iterable[Buffer]) -> list[bytes]:
-    """Makes ``bytes`` of one value, or of each of several, as ``owned_list`` does."""
+    """Converts one value, or each of several values, to ``bytes``, like ``owned_list``."""
     return [owned(values)] if isinstance(values, _BUFFERS) else owned_list(values)
 
 
 def owned_list(values: Iterable[Buffer]) -> list[bytes]:
-    """Makes ``bytes`` of several values. At most one value more than the limit is read. Raises ``TypeError``."""
+    """Converts several values to ``bytes``. At most one value more than the limit is read. Raises ``TypeError``."""
     if not _is_many(values):
         _check(type(values))
     pieces = _listed(values)
@@ -50,7 +49,7 @@ def owned_list(values: Iterable[Buffer]) -> list[bytes]:
 
 
 def owned_keys(keys: Iterable[Buffer | None] | None) -> Sequence[bytes | None] | None:
-    """Makes ``bytes`` of the keys. Returns None if there are no keys. Raises ``TypeError``."""
+    """Converts the keys to ``bytes``. Returns None if ``keys`` is None. Raises ``TypeError``."""
     if keys is None:
         return None
     if isinstance(keys, _BUFFERS) or not _is_many(keys):
@@ -65,11 +64,11 @@ def owned_keys(keys: Iterable[Buffer | None] | None) -> Sequence[bytes | None] |
 def owned_with_keys(
     values: Buffer | Iterable[Buffer], key: Buffer | None, keys: Iterable[Buffer | None] | None
 ) -> tuple[list[bytes], Sequence[bytes | None] | None]:
-    """Makes ``bytes`` of one value and its ``key``, or of many and their ``keys``. Raises ``TypeError``."""
+    """Converts one value and its ``key``, or several values and their ``keys``, to ``bytes``. Raises ``TypeError``."""
     if key is None:
         return owned_values(values), owned_keys(keys)
     if keys is not None or not isinstance(values, _BUFFERS):
-        raise TypeError("key is that of one value, which is bytes; keys are those of many")
+        raise TypeError("key is for a single value of bytes; use keys for several values")
     return [owned(values)], [owned(key)]
 
 

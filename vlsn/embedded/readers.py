@@ -1,4 +1,4 @@
-"""Reads of an embedded log, from any thread. Each read borrows a reader, which keeps its segments open.
+"""Reads of an embedded log, from any thread. Each read borrows a reader, which keeps segment files open between reads.
 
 A reader of VLSNs at random keeps up to ``SEGMENTS_OPEN`` segments open. A reader that moves from segment to segment
 closes each segment that it leaves. ``READERS_KEPT`` readers are kept for the next reads. So at most ``READERS_KEPT``
@@ -30,8 +30,8 @@ _Run = TypeVar("_Run", EntryRun, PairRun, TimeRun)
 
 
 class LogReading:
-    """The reads of one log. ``keeps`` is an object to keep alive as long as the iterator, since the log would end
-    without it."""
+    """The reads of one log. ``keeps`` is an object to keep alive as long as the iterator; without it the log could be
+    closed during the iteration."""
 
     def __init__(self, log: LocalLog, calls: LogCalls) -> None:
         self._log = log
@@ -41,9 +41,9 @@ class LogReading:
     def entries(
         self, from_vlsn: int, to_vlsn: int, kinds: frozenset[int] | None = DATA_ONLY, *, keeps: object = None
     ) -> Generator[Entry, None]:
-        """Yields synced entries of these ``kinds`` (None: all) from ``from_vlsn`` to ``to_vlsn``. 0 means the first
-        VLSN in the log, and the last that is synced now. Raises ``Trimmed`` or ``Damaged``. A rollback meanwhile ends
-        the iteration at its matchpoint."""
+        """Yields synced entries of ``kinds`` (None: all kinds) from ``from_vlsn`` (0: the first VLSN in the log) to
+        ``to_vlsn`` (0: the last VLSN that is synced now). Raises ``Trimmed`` or ``Damaged``. If the log is rolled back
+        meanwhile, the iteration ends at the matchpoint."""
 
         def some(reader: LogReader, at: Vlsn, start: Lsn, upto: int, wanted: int) -> EntryRun:
             limit = min(wanted - at + 1, READ_ENTRIES)
@@ -56,7 +56,8 @@ class LogReading:
                 yield entry
 
     def pairs(self, from_vlsn: int, to_vlsn: int, *, keeps: object = None) -> Iterator[tuple[int, bytes]]:
-        """Yields (VLSN, value) of the DATA entries, as ``entries`` does."""
+        """Yields the VLSN and the value of each DATA entry. The arguments and the errors are the same as for
+        ``entries``."""
 
         def some(reader: LogReader, at: Vlsn, start: Lsn, upto: int, wanted: int) -> PairRun:
             return reader.pairs(at, start=start, upto_vlsn=upto, to_vlsn=wanted)
@@ -64,8 +65,8 @@ class LogReading:
         return chain.from_iterable(run.pairs for run in self._runs(from_vlsn, to_vlsn, some, keeps))
 
     def find_time(self, time_us: int) -> Vlsn:
-        """Finds the first synced VLSN at which the highest block time so far is at or past ``time_us``, or the VLSN
-        after the last if there is none. Raises ``Damaged``."""
+        """Returns the first VLSN of the first synced block that was sealed at ``time_us`` or later. If no block was
+        sealed then, returns the VLSN after the last synced one. Raises ``Damaged``."""
         log = self._log
         while True:
             search = TimeSearch(log.view.index, time_us, log.view.range.first, log.view.range.last_sync)
@@ -73,7 +74,7 @@ class LogReading:
                 while (part := search.part()) is not None:
                     looked = next(self._runs(*part, partial(_sealed_at, time_us)), None)
                     if looked is None:
-                        break  # a rollback has removed these blocks meanwhile
+                        break  # a rollback has just removed the blocks that were searched
                     search.looked(looked)
                 else:
                     return search.result
@@ -91,7 +92,7 @@ class LogReading:
         some: Callable[[LogReader, Vlsn, Lsn, int, int], _Run],
         keeps: object = None,
     ) -> Iterator[_Run]:
-        """Yields one run of the log after another, until everything up to ``to_vlsn`` was looked at."""
+        """Yields one run of the log after another, until everything up to ``to_vlsn`` was read."""
         log = self._log
         epoch = log.view.index.epoch
         upto = log.view.range.last_sync
@@ -100,11 +101,11 @@ class LogReading:
         wanted = min(to_vlsn, upto) if to_vlsn else upto
         start: Lsn | None = None
         settled: tuple[Vlsn, int] | None = None
-        """Set when a failed read is repeated: the VLSN, once all work that was under way then is finished. The second
-        number is how many rollbacks had begun or ended by then."""
+        """Set when a failed read is repeated: the VLSN, once all work that was under way at the failure is finished,
+        and the number of rollbacks that had begun or ended by then."""
         with self._reader() as (reader, scanner):
             while at and at <= wanted:
-                # after a rollback or a cleaning, the places and the ends have changed
+                # After a rollback or a cleaning, positions and the ends of the log have changed.
                 if epoch != log.view.index.epoch:
                     epoch, start = log.view.index.epoch, None
                     self._check_first(at)
@@ -112,10 +113,11 @@ class LogReading:
                     wanted = min(wanted, upto)
                     continue
                 if start is None:
-                    # past the covered VLSNs the tracker answers, from a bucket that still grows
+                    # VLSNs after the covered ones are looked up in the tracker (in memory), whose last bucket still
+                    # grows.
                     stored = at <= log.view.index.levels.covered
                     mapping = (scanner if stored else log.view.index).at_or_before(at)
-                    if mapping is None:  # a cleaning or a rollback is just removing this VLSN
+                    if mapping is None:  # a cleaning or a rollback is just removing the VLSN to read
                         self._check_first(at)
                         wanted = min(wanted, log.view.range.last)
                         continue
@@ -123,8 +125,8 @@ class LogReading:
                 try:
                     run = some(reader, at, start, upto, wanted)
                 except (Damaged, OSError):
-                    # A failed write may have destroyed the page in which it began, which is written again elsewhere. A
-                    # rollback sets flags before it cuts the index, which limits what may be read.
+                    # A failed write may have destroyed the page in which it began; that page's frames are written again
+                    # elsewhere. A rollback sets flags before it cuts the index, and only the index limits the read.
                     if settled == (at, log.view.rollbacks):
                         raise
                     try:
@@ -132,7 +134,7 @@ class LogReading:
                             self._calls.in_turn(lambda: None)
                         self._calls.sync()
                         settled = at, log.view.rollbacks - log.view.rollbacks % 2
-                    except VlsnLogError:  # the log has ended, so the failed read is the result
+                    except VlsnLogError:  # the log has closed or failed, so the failed read is the result
                         settled = at, log.view.rollbacks
                     start = None
                     continue
@@ -148,7 +150,8 @@ class LogReading:
 
     @contextmanager
     def _reader(self) -> Iterator[tuple[LogReader, ForwardScanner]]:
-        """Lends a reader. It is kept for the next read, with its segments and a bucket of the index."""
+        """Lends a reader to the caller. When the caller is finished, the reader is kept for the next read, with its
+        open segments and a bucket of the index."""
         try:
             reader = self._readers.pop()
         except IndexError:

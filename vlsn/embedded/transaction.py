@@ -1,9 +1,10 @@
-"""A transaction of an embedded log. It is kept in memory until it commits, and logged whole or not at all.
+"""A transaction of an embedded log. The entries of a transaction are kept in memory until the commit, which logs all of
+them together.
 
     append ─► parts, in memory ─► commit ─► one submission, one block ─► synced: first and last VLSN
                      └► abort, an exception, the process ends: nothing was logged
 
-Only one thread at a time may use it.
+Only one thread at a time may use a transaction.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from vlsn.seams import Buffer
 
 
 class LogTransaction:
-    """A transaction; see ``Log.transaction``."""
+    """A transaction of an embedded log. ``Log.transaction`` makes it."""
 
     def __init__(self, commit: Callable[[Transaction], tuple[Vlsn, Vlsn]]) -> None:
         self._commit = commit
         self._parts: list[Values] = []
         self._over = ""
-        """How the transaction has ended; empty while it is open."""
+        """A word for how the transaction has ended; empty while it is open."""
         self.first: Vlsn = NULL_VLSN
-        """The transaction's first VLSN, which is its id, once it is committed."""
+        """The first VLSN of the transaction, which is also its id, once it is committed."""
         self.last: Vlsn = NULL_VLSN
         """The VLSN of the transaction's COMMIT."""
 
@@ -45,9 +46,9 @@ class LogTransaction:
         key: Buffer | None = None,
         keys: Iterable[Buffer | None] | None = None,
     ) -> LogTransaction:
-        """Takes entries as ``Log.append`` does, as they are at the time of the call. Nothing is logged yet. Raises
-        ``TooLarge`` past the limits of one transaction, ``BadBody``, ``BadArgument`` or ``TypeError``. Entries taken
-        before are kept."""
+        """Adds the entries ``values``, as they are at the time of the call, like ``Log.append``. Nothing is logged yet.
+        Raises ``TooLarge`` past the limits of one transaction, ``BadBody``, ``BadArgument`` or ``TypeError``. Entries
+        added before are kept."""
         self._check_open()
         part = values_of(*owned_with_keys(values, key, keys))
         whole = Transaction([*self._parts, part])
@@ -56,16 +57,17 @@ class LogTransaction:
         return self
 
     def commit(self) -> tuple[Vlsn, Vlsn]:
-        """Logs the transaction, and returns its first VLSN and that of its COMMIT. It is then as durable as after
-        ``Log.append``. Raises as ``Log.append`` does. If nothing was logged, the transaction is still open, and may be
-        committed again."""
+        """Logs the transaction. Returns the transaction's first VLSN and the VLSN of its COMMIT. The transaction is
+        then as durable as after ``Log.append``. Raises the errors of ``Log.append``. If nothing was logged, the
+        transaction is still open, and may be committed again."""
         self._check_open()
         self.first, self.last = self._commit(Transaction(self._parts))
         self._end("committed")
         return self.first, self.last
 
     def abort(self) -> None:
-        """Aborts the transaction. None of its entries is ever logged. Aborting after its end does no harm."""
+        """Aborts the transaction: none of its entries is ever logged. Aborting a transaction that has ended does no
+        harm."""
         if not self._over:
             self._end("aborted")
 
@@ -74,7 +76,8 @@ class LogTransaction:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Commits the transaction, unless it has ended. Aborts it if the ``with`` block has raised an error."""
+        """Commits the transaction, unless it has ended. Aborts the transaction if the ``with`` block has raised an
+        error."""
         if kind is not None:
             self.abort()
         elif not self._over:

@@ -1,9 +1,10 @@
-"""Appends of an embedded log whose callers wait: decides when each append gets which answer.
+"""Appends of an embedded log whose callers wait. This module decides when each append gets its answer, and which
+answer.
 
-    sealed ─► waiting, in log order ─► synced(last) ─► those up to ``last``, each once, by a relay
+    sealed ─► waiting, in log order ─► synced(last) ─► appends up to ``last`` are answered, by a relay
                     └► failed ─► ``OutcomeUnknown``
 
-All calls are made on the owner's thread, under the log latch.
+All calls are made on the owner's thread (``seams.Worker``), under the log's latch.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class WaitingAppend(Pending):
-    """An append whose caller gets one answer, through ``shot``."""
+    """An append whose caller gets exactly one answer, through ``shot``."""
 
     __slots__ = ("_told", "shot")
 
@@ -40,7 +41,8 @@ class WaitingAppend(Pending):
             self.shot.give(error)
 
     def tell_by_relay(self) -> OneShot | None:
-        """Answers as ``tell`` does. If a thread waits, returns its shot, and the caller wakes the thread."""
+        """Answers like ``tell``. If a thread waits for the answer, returns the thread's ``OneShot``; the caller must
+        then wake the thread with it."""
         if self._told or not isinstance(self.shot, OneShot):
             self.tell()
             return None
@@ -52,7 +54,7 @@ class WaitingAppend(Pending):
 
 
 class WaitingAppends(LogListener):
-    """The listener of ``log``, which is set before the first append."""
+    """Answers the waiting appends of ``log``. This object is set as the log's listener before the first append."""
 
     log: LocalLog
 
@@ -80,7 +82,7 @@ class WaitingAppends(LogListener):
         self._tell(self._for_sync, last_vlsn)
 
     def failed(self, error: LogFailed) -> None:
-        with self._latch:  # appends that are synced meanwhile get that answer, and only one
+        with self._latch:  # an append that is synced meanwhile gets that answer, and no other
             self._failed(error)
 
     def _failed(self, error: LogFailed) -> None:
@@ -94,8 +96,9 @@ class WaitingAppends(LogListener):
             pending.tell(unknown)
 
     def _tell(self, waiting: deque[WaitingAppend], last_vlsn: Vlsn) -> None:
-        """Answers all appends up to ``last_vlsn``, and those that the previous relay has not reached yet. While this
-        thread has another group to write, it wakes only one of the waiting threads, and these wake the others."""
+        """Answers all appends up to ``last_vlsn``, and the earlier appends that the previous relay has not reached yet.
+        While this thread has another group to write, it wakes only one of the waiting threads, and the woken threads
+        wake the others."""
         if not waiting or waiting[0].last > last_vlsn:
             return
         self._relay.finish()

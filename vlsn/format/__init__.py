@@ -1,1 +1,1 @@
-"""Builds and reads the bytes of every layout, without I/O."""
+"""The byte layouts of all files and messages: building them and reading them, without I/O."""

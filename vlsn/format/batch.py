@@ -1,12 +1,13 @@
-"""A client's batch: a producer sends it, and the master seals it unchanged if it is the only submission in its group.
+"""A client's batch: the entries of one append, as bytes. If the batch is the only submission in a block, the master
+copies its bytes into the block unchanged.
 
     0    4       5     6 8     12        16          20         24       28         32
     |VLB1|version|flags|0|count|key_bytes|value_bytes|body_bytes|body_crc|header_crc| key_offsets | value_offsets | …
 
-The body is laid out exactly as a block's (``columns.py``), with no kinds and no transactions, which a client never sets
-itself. A producer's batch begins with the producer columns of its one submission. Both headers are multiples of 8
-bytes, so the bytes of the body and their crc can become a block's unchanged. ``header_crc`` covers bytes 0–27. An empty
-key counts as no key.
+The body is laid out exactly like a block's body (``columns.py``), but without kinds and transactions, which a client
+never sets. The body of a producer's batch begins with the producer columns. The headers of batches and blocks are
+multiples of 8 bytes long, so a batch's body and its crc can be used in a block unchanged. ``header_crc`` covers bytes
+0–27. An empty key means no key.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ BATCH_BYTES = 32
 MAGIC = b"VLB1"
 VERSION = 1
 ENTRY_OVERHEAD_BYTES = 8
-"""The bytes that an entry takes in a block beside its key and value: an offset in each of two columns."""
+"""The bytes that an entry needs in a block besides its key and value: an offset in each of two columns."""
 
 _HEAD = Struct("<4sBBHIIIII")
 _COVERED = BATCH_BYTES - 4
@@ -50,7 +51,7 @@ assert _HEAD.size == _COVERED
 
 
 class Batch(Record, frozen=True, gc=False):
-    """A batch that passed every check. ``body`` is a view into the received bytes."""
+    """A batch that has passed every check. ``body`` is a view into the received bytes."""
 
     count: int
     flags: int
@@ -59,12 +60,12 @@ class Batch(Record, frozen=True, gc=False):
     body_crc: int
     body: memoryview
     producer: int = 0
-    """The producer's id, or 0 for none; without a producer there is no sequence."""
+    """The producer's id, or 0 for no producer. Without a producer there is no sequence."""
     sequence: int = 0
 
     @property
     def bytes(self) -> int:
-        """The most bytes that the batch takes in a block and in the queue."""
+        """The most bytes that the batch occupies in a block and in the queue."""
         size = self.key_bytes + self.value_bytes + ENTRY_OVERHEAD_BYTES * self.count
         return size + producer_columns.PRODUCER_BYTES if self.producer else size
 
@@ -74,7 +75,7 @@ class Batch(Record, frozen=True, gc=False):
 
     @property
     def layout(self) -> Layout:
-        """The places of the batch's columns, counted from 64 bytes before ``body``, as in a block."""
+        """The places of the batch's columns. The places are counted from 64 bytes before ``body``, as in a block."""
         return layout(self.flags, self.count, self.key_bytes, self.value_bytes, 1)
 
 
@@ -82,15 +83,15 @@ def encode(
     values: Sequence[bytes], keys: Sequence[bytes | None] | None = None, *, producer: tuple[int, int] | None = None
 ) -> bytes:
     """Encodes one batch. ``producer`` is the producer's id, from 1, and this submission's sequence. Raises ``BadBody``
-    if there are no values, or another number of keys. Raises ``TooLarge`` past the limits on count and size. The
-    receiver checks the limits on a single entry and key."""
+    if there are no values, or if the number of keys differs from the number of values. Raises ``TooLarge`` past the
+    limits on count and size. The receiver checks the limits on a single entry and key."""
     return b"".join(encode_parts(values, keys, producer=producer))
 
 
 def encode_parts(
     values: Sequence[bytes], keys: Sequence[bytes | None] | None = None, *, producer: tuple[int, int] | None = None
 ) -> list[Buffer]:
-    """Encodes as ``encode`` does, but in pieces, for a sender that can send several buffers."""
+    """Encodes like ``encode``, but returns the pieces, for a sender that can send several buffers at once."""
     if not values or (keys is not None and len(keys) != len(values)):
         raise BadBody(f"a batch of {len(values)} values and {len(keys or ())} keys")
     columns = columns_of(values, key_column(keys))
@@ -99,7 +100,7 @@ def encode_parts(
 
 
 def encode_columns(columns: Columns) -> bytes:
-    """Encodes a batch from columns, without a key column if all keys are empty. Raises as ``encode`` does."""
+    """Encodes a batch from columns, without a key column if all keys are empty. Raises the errors of ``encode``."""
     if not columns.count:
         raise BadBody("a batch of 0 values")
     lengths = columns.flags, columns.count, len(columns.keys), len(columns.values)
@@ -107,8 +108,8 @@ def encode_columns(columns: Columns) -> bytes:
 
 
 def of_producer(parts: Sequence[Buffer], producer: tuple[int, int]) -> list[Buffer]:
-    """Rewrites a batch as a submission of ``producer``. The header in ``parts`` must name no producer. The bytes after
-    the header do not change."""
+    """Rewrites the batch in ``parts`` as a submission of ``producer``. The batch must have no producer yet. The bytes
+    after the header do not change."""
     _, _, flags, _, count, key_bytes, value_bytes, _, _, _ = BATCH.unpack_from(parts[0])
     assert not flags & PRODUCERS
     body = [memoryview(parts[0])[BATCH_BYTES:], *parts[1:]]
@@ -133,7 +134,7 @@ def _with_header(
 
 
 def key_column(keys: Sequence[bytes | None] | None) -> list[bytes] | None:
-    """Returns the keys with empty ones for the absent, or None if no entry has a key."""
+    """Returns the keys with an empty key for each None, or None if no entry has a key."""
     if keys is None or not any(keys):
         return None
     return [key or b"" for key in keys]
@@ -148,7 +149,7 @@ def decode(
     entries_max: int = BATCH_ENTRIES_MAX,
 ) -> Batch:
     """Decodes the batch that fills ``data`` exactly. Makes every check and copies nothing. Raises ``BadBody`` for bytes
-    of another format, ``TooLarge`` for a batch over a limit, ``WrongVersion``."""
+    of another format, ``TooLarge`` for a batch over a limit, or ``WrongVersion``."""
     if len(data) < BATCH_BYTES:
         raise BadBody(f"{len(data)} bytes are no batch")
     magic, version, flags, zero, count, *lengths, body_crc, header_crc = BATCH.unpack_from(data)
@@ -177,13 +178,14 @@ def decode(
 
 
 def _in_body(lay: Layout) -> Layout:
-    """Converts the places of the columns to places in the body. An absent column stays negative."""
+    """Converts the places of the columns from places in a block to places in the body. The place of an absent column
+    stays negative."""
     return Layout(*[at - BODY_AT for at in lay])
 
 
 def decode_columns(batch: Batch, skip: int = 0, most: int | None = None) -> tuple[list[bytes] | None, list[bytes]]:
-    """Returns copies of the keys (None if no entry has one) and the values of at most ``most`` entries after the first
-    ``skip``. An empty key counts as no key."""
+    """Returns copies of the keys (None if no entry has a key) and the values of at most ``most`` entries, after the
+    first ``skip`` entries. An empty key means no key."""
     lay, count = _in_body(batch.layout), batch.count - skip if most is None else most
     values = cut(batch.body, lay.value_offsets, lay.values, count, skip)
     return (None if lay.keys < 0 else cut(batch.body, lay.key_offsets, lay.keys, count, skip)), values

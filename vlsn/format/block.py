@@ -1,4 +1,4 @@
-"""The block, the unit of replication. It is the same, byte for byte, on every node and on the wire.
+"""The block, the unit of replication: a run of entries. A block has the same bytes on every node and on the wire.
 
     0       1     2    3 4     8    16         24     32       40
     |version|flags|kind|0|count|term|first_vlsn|dtvlsn|clock_us|
@@ -6,11 +6,12 @@
     |submissions|key_bytes|value_bytes|body_bytes|body_crc|header_crc| body …
 
 The header is followed by the body, the columns of ``columns.py``. The column of kinds exists only if ``kind`` is 255.
-``header_crc`` covers bytes 0–59, and ``body_crc`` covers the body. The same content always has the same encoding, so a
-column that is not needed is refused.
+``header_crc`` covers bytes 0–59, and ``body_crc`` covers the body. The same content must always have the same encoding,
+so a block with a column that it does not need is refused.
 
-The name of a block is (term, first_vlsn), and no two blocks ever have the same name. Example: three entries ``a``,
-``bc``, ``""`` from VLSN 7 on have offsets 0 1 3 3 at 64, values at 80, body_bytes 19, and last_vlsn 9.
+The name of a block is (term, first_vlsn), and no two blocks ever have the same name. For example, a block has three
+entries ``a``, ``bc``, ``""`` from VLSN 7 on. In that block the offsets 0 1 3 3 are at 64 and the values at 80,
+body_bytes is 19, and last_vlsn is 9.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ _PAIR = Struct("<ii")
 
 
 class BlockHeader(Record, frozen=True, gc=False):
-    """The 64 bytes before a body. The block holds the VLSNs ``first_vlsn`` to ``last_vlsn``, inclusive."""
+    """The 64 bytes before a block's body. The block has the VLSNs ``first_vlsn`` to ``last_vlsn``, inclusive."""
 
     version: int
     flags: int
@@ -118,7 +119,7 @@ class BlockHeader(Record, frozen=True, gc=False):
 
     @property
     def size(self) -> int:
-        """The bytes of the whole block, with the header and without padding."""
+        """The bytes of the block with its header and without padding."""
         return BLOCK_BYTES + self.body_bytes
 
     @property
@@ -127,13 +128,13 @@ class BlockHeader(Record, frozen=True, gc=False):
 
     @property
     def layout(self) -> Layout:
-        """The places of the block's columns, counted from the block's start."""
+        """The places of the block's columns, counted from the start of the block."""
         return layout(self.flags, self.count, self.key_bytes, self.value_bytes, self.submissions)
 
 
 class Entry(Record, frozen=True, gc=False):
-    """One entry as a reader sees it. ``time`` is when the master sealed it, by the master's clock, in µs since the
-    epoch."""
+    """One entry as a reader sees it. ``time`` is the time at which the master sealed the entry, by the master's clock,
+    in µs since the epoch."""
 
     vlsn: Vlsn
     term: Term
@@ -144,18 +145,18 @@ class Entry(Record, frozen=True, gc=False):
     value: bytes
 
     def text(self) -> str:
-        """Returns the value decoded as UTF-8. Raises ``ValueError`` if it is not UTF-8."""
+        """Returns the value decoded as UTF-8. Raises ``ValueError`` if the value is not UTF-8."""
         try:
             return decode_text(self.value)
         except ValueError as error:
-            raise ValueError(f"VLSN {self.vlsn} is no text: {error}") from None
+            raise ValueError(f"VLSN {self.vlsn} is not text: {error}") from None
 
     def json(self) -> Any:
-        """Returns the value decoded as JSON. Raises ``ValueError`` if it is not JSON."""
+        """Returns the value decoded as JSON. Raises ``ValueError`` if the value is not JSON."""
         try:
             return decode_json(self.value)
         except ValueError as error:
-            raise ValueError(f"VLSN {self.vlsn} is no JSON: {error}") from None
+            raise ValueError(f"VLSN {self.vlsn} is not JSON: {error}") from None
 
 
 # Decoding.
@@ -215,8 +216,8 @@ def decode_header(buf: Buffer, at: int = 0) -> BlockHeader:
 
 
 def check_body(block: Buffer, header: BlockHeader) -> None:
-    """Checks everything that ``decode_header`` could not check. ``block`` starts at its header, and may be longer than
-    the block. Raises ``BadBody``."""
+    """Checks the part of a block that ``decode_header`` cannot check. ``block`` starts at the block's header, and may
+    be longer than the block. Raises ``BadBody``."""
     end = BLOCK_BYTES + header.body_bytes
     if len(block) < end:
         raise BadBody(f"a block of {end} bytes in {len(block)}")
@@ -226,7 +227,7 @@ def check_body(block: Buffer, header: BlockHeader) -> None:
 
 
 def check_contents(block: Buffer, header: BlockHeader) -> None:
-    """Checks the content of a block's columns, whose checksums are correct. Raises ``BadBody``."""
+    """Checks the content of a block's columns, if the checksums were found correct. Raises ``BadBody``."""
     lay = header.layout
     check_columns(block, lay, header.count, header.key_bytes, header.value_bytes)
     if header.flags & (KINDS | TXNS):
@@ -236,8 +237,8 @@ def check_contents(block: Buffer, header: BlockHeader) -> None:
 
 
 def check_kinds_and_transactions(block: Buffer, header: BlockHeader, lay: Layout) -> None:
-    """Checks the columns of kinds and transactions of a block. Raises ``BadBody``, or ``BadTransaction`` if a
-    transaction is not whole in the block."""
+    """Checks the columns of kinds and transactions of a block. Raises ``BadBody``, or ``BadTransaction`` if the block
+    has an incomplete transaction."""
     count = header.count
     if lay.kinds >= 0:
         kinds = bytes(block[lay.kinds : lay.kinds + count])
@@ -256,7 +257,7 @@ def _after_kinds(lay: Layout) -> int:
 
 
 def check_producers(block: Buffer, header: BlockHeader) -> None:
-    """Checks that the producer columns of this block, which has such columns, can be read. Raises ``BadBody``."""
+    """Checks that the producer columns of a block can be read. The block must have such columns. Raises ``BadBody``."""
     producer_columns.check(block, header.layout.producers, header.submissions, header.count)
 
 
@@ -271,7 +272,7 @@ def producers(block: Buffer, header: BlockHeader) -> list[producer_columns.Produ
 def entries(
     block: Buffer, header: BlockHeader, *, from_vlsn: int = 0, kinds: frozenset[int] | None = None
 ) -> list[Entry]:
-    """Returns the entries of a checked block from ``from_vlsn`` on, of these ``kinds`` (None: all), with copies of
+    """Returns the entries of a checked block from ``from_vlsn`` on, of ``kinds`` (None: all kinds), with copies of
     their values."""
     skip = max(from_vlsn - header.first_vlsn, 0)
     if skip >= header.count or _unwanted(header, kinds):
@@ -284,8 +285,8 @@ def take(
     block: Buffer, header: BlockHeader, *, from_vlsn: int, limit: int, bytes_max: int, kinds: frozenset[int] | None
 ) -> tuple[list[Entry], Vlsn, int]:
     """Returns at most ``limit`` entries from ``from_vlsn`` on, with at most ``bytes_max`` bytes of keys and values, but
-    at least one entry. Also returns the VLSN after the last entry looked at, and the bytes of all entries looked at.
-    The cost depends only on the entries looked at, whatever else the block holds."""
+    at least one entry. Also returns the VLSN after the last entry that was examined, and the bytes of all examined
+    entries. The cost of this function depends only on the examined entries, however large the block is."""
     skip = from_vlsn - header.first_vlsn
     assert 0 <= skip < header.count and limit > 0
     if _unwanted(header, kinds):
@@ -323,7 +324,7 @@ def _entries(
 
 
 def entry(block: Buffer, header: BlockHeader, vlsn: Vlsn) -> Entry:
-    """Returns the entry at ``vlsn`` of a checked block, which must contain it."""
+    """Returns the entry at ``vlsn`` of a checked block. The block must contain ``vlsn``."""
     number = vlsn - header.first_vlsn
     lay = header.layout
     kind, txn, key = header.kind, 0, None
@@ -352,7 +353,7 @@ def build(
     columns: Columns,
     submissions: int,
 ) -> bytes:
-    """Builds a whole block. ``kind`` is the kind of all entries, or a sequence with the kind of each."""
+    """Builds a complete block. ``kind`` is the kind of all entries, or a sequence with the kind of each entry."""
     flags, kinds = columns.flags, b""
     if not isinstance(kind, int):
         kinds = bytes(kind)

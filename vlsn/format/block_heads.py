@@ -1,7 +1,8 @@
-"""Checks block headers by column: does the check of ``block.decode_header`` for thousands of headers at once.
+"""Checks thousands of block headers at once, by column. The check is the same as that of ``block.decode_header``.
 
-The rule is written twice, in both modules, since checking one field of many headers by column costs as little as of one
-header. A test compares both over random headers. Only the crc is checked by the caller, which has the bytes.
+The check of a block header is written in both modules, since by column, checking many headers costs about as little as
+checking one. A test compares the two checks over random headers. The caller has to check the crcs, since only the
+caller has the bytes.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from vlsn.ids import NUMBER_MAX
 from vlsn.limits import BATCH_ENTRIES_MAX, BODY_BYTES_MAX
 
 Heads = npt.NDArray[np.void]
-"""An array of ``BLOCK_DTYPE``."""
+"""An array of block headers (``BLOCK_DTYPE``)."""
 Mask = npt.NDArray[np.bool_]
 _KINDS_END = len(EntryKind)
 
 
 def heads_good(heads: Heads) -> Mask:
-    """Marks the headers that ``decode_header`` accepts, if their crcs are correct."""
+    """Marks the headers that ``decode_header`` would accept if their crcs are correct."""
     flags, kinds, firsts, terms = heads["flags"], heads["kind"], heads["first_vlsn"], heads["term"]
     counts, submissions = heads["count"], heads["submissions"]
     good: Mask = (heads["version"] == VERSION) & (heads["zero"] == 0)

@@ -1,8 +1,9 @@
-"""Blocks from another node, which are checked before any of them is written.
+"""A run of blocks from another node. All blocks of a run are checked before any of them is written.
 
-The check covers both checksums of every block, and that the blocks are consecutive. The terms of the blocks must be
-between the log's last term and the feed's. The log's own entries in the blocks must be readable. Many small blocks are
-checked by column, and a few large blocks one by one."""
+Both checksums of every block must be right, and the blocks must be consecutive. The terms of the blocks must be between
+the last term of this node's log and the feed's term. Entries of the log's own (TERM, GROUP …) must be readable. Many
+small blocks are checked by column, and a few large blocks one by one.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ _FEW = 16
 
 @dataclass(frozen=True, slots=True)
 class BlockRun:
-    """Verified, consecutive blocks. The columns have the same length as ``blocks``."""
+    """Verified, consecutive blocks from another node. Each column has as many values as there are ``blocks``."""
 
     blocks: Sequence[Buffer]
     firsts: list[int]
@@ -48,14 +49,14 @@ class BlockRun:
     """The time at which each block was sealed."""
     bytes: int
     produced: dict[int, list[Produced]] = field(default_factory=dict)
-    """The submissions of producers, by the index of their block, ascending. Only blocks with producer columns have
-    any."""
+    """The submissions of producers, by the index of their block, ascending. Blocks without producer columns are left
+    out."""
     own: dict[int, OwnEntries] = field(default_factory=dict)
-    """The log's own entries, by the index of their block, ascending, for blocks that hold more than DATA. They are read
-    here, so that the log need not read them again once the blocks are placed."""
+    """The log's own entries, by the index of their block, ascending. Blocks with only DATA entries are left out. The
+    entries are read here, so that the log need not read them again after it has placed the blocks."""
 
     level: int = 0
-    """The highest level that an entry in the blocks sets for the group; 0 for none."""
+    """The highest level (version of the formats) that an entry in the blocks sets for the group; 0 for none."""
 
     @property
     def first_vlsn(self) -> int:
@@ -69,14 +70,14 @@ class BlockRun:
 def run_of(
     data: bytes, starts: list[int], sizes: list[int], *, expected_first: int, term_min: int, term_max: int
 ) -> BlockRun:
-    """Checks the blocks in ``data`` at ``starts``, of which there is at least one. The first block must begin with VLSN
-    ``expected_first``, and the terms must be from ``term_min`` to ``term_max``. The run contains views into ``data``.
-    Raises ``BadBody`` if a check fails."""
+    """Checks the blocks in ``data`` at ``starts``, and returns them as a run. There must be at least one block. The
+    first block must begin with VLSN ``expected_first``, and the terms must be from ``term_min`` to ``term_max``. The
+    run contains views into ``data``. Raises ``BadBody`` if a check fails."""
     count = len(starts)
     view = memoryview(data)
     blocks = [view[start : start + size] for start, size in zip(starts, sizes, strict=True)]
     headers: list[BlockHeader] = []
-    if count == 1:  # the most frequent number of blocks in a message
+    if count == 1:  # most messages have a single block
         header = _checked(blocks[0])
         headers = [header]
         run = BlockRun(
@@ -116,9 +117,9 @@ def run_of(
 
 
 def _read(run: BlockRun, index: int, header: BlockHeader) -> int:
-    """Reads the submissions of producers and the log's own entries in a block whose checksums are correct. Returns the
-    level that the entries set, or 0 for none. Raises ``BadBody`` if the block cannot be read, or cannot follow the
-    block before it."""
+    """Reads the submissions of producers and the log's own entries in a block with correct checksums. Returns the level
+    that the entries set, or 0 for none. Raises ``BadBody`` if the block cannot be read, or cannot follow the block
+    before it."""
     block, level = run.blocks[index], 0
     if header.kind == EntryKind.DATA:
         check_producers(block, header)
@@ -139,8 +140,8 @@ def _read(run: BlockRun, index: int, header: BlockHeader) -> int:
 
 
 def _checked(block: memoryview) -> BlockHeader:
-    """Checks that header and body are, byte for byte, as a master sealed them. The master has checked the columns'
-    content before it sealed the block."""
+    """Checks that the header and the body of a block are as a master sealed them, byte for byte. The content of the
+    columns is not checked, since the master did so before it sealed the block."""
     header = decode_header(block)
     if len(block) != header.size or crc32c(block[BLOCK_BYTES:]) != header.body_crc:
         raise BadBody(f"block {header.name}: body crc")
@@ -150,8 +151,8 @@ def _checked(block: memoryview) -> BlockHeader:
 def _check_many(
     message: bytes, blocks: Sequence[memoryview], starts: list[int], sizes: list[int]
 ) -> tuple[BlockRun, list[int]]:
-    """Checks headers by column, and checksums in a tight loop (about 0.6 µs for each block). Also returns the indices
-    of the blocks that hold more than plain DATA."""
+    """Checks many blocks: headers by column, and checksums in a tight loop (about 0.6 µs for each block). Also returns
+    the indices of the blocks that have more than plain DATA entries."""
     at = np.array(starts, dtype=np.int64)
     rows = np.frombuffer(message, dtype=np.uint8)[at[:, None] + np.arange(BLOCK_BYTES)]
     heads = rows.tobytes()
@@ -169,7 +170,7 @@ def _check_many(
     good[1:] &= (firsts[1:] == lasts[:-1] + 1) & (terms[1:] >= terms[:-1])
     if not good.all():
         bad = int(good.argmin())
-        decode(blocks[bad])  # raises the exact fault, if the block is wrong by itself
+        decode(blocks[bad])  # raises the exact fault, if the block itself is wrong
         raise BadBody(f"block {bad} of {len(blocks)} (VLSN {int(firsts[bad])}) does not follow, or is damaged")
     special = np.flatnonzero((headers["flags"] & PRODUCERS) | headers["kind"]).tolist()
     kinds, clocks = headers["kind"].tolist(), headers["clock_us"].tolist()

@@ -1,8 +1,8 @@
 """CRC32C (Castagnoli), the only checksum in the layouts.
 
-The hardware computes it at 6–25 GB/s, with 0.2 µs for each call. Any buffer can be passed, and ``crc(b, crc(a)) ==
-crc(a + b)``. Comparisons between nodes add a second checksum with another polynomial (``zlib.crc32``), computed when it
-is needed.
+The hardware computes CRC32C at 6–25 GB/s, and each call costs 0.2 µs. Any buffer can be passed, and ``crc(b, crc(a)) ==
+crc(a + b)``. Comparisons between nodes add a second checksum with another polynomial (``zlib.crc32``), which is
+computed when it is needed.
 """
 
 from __future__ import annotations

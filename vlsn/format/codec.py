@@ -1,12 +1,12 @@
-"""Encodes values as text and as JSON, if a caller asks for that. A log holds bytes, and does not record which encoding
-they have.
+"""Encodes values as text or as JSON, for callers that want this. A log stores bytes, and does not record their
+encoding.
 
-    "utf8"   str                                        its bytes in UTF-8
+    "utf8"   str                                        bytes in UTF-8
     "json"   None, bool, int, float, str, list, dict    one JSON text without blanks, in UTF-8: {"a":[1,"é"]}
 
-Each codec refuses values whose encoding it would have to guess, before anything is logged. Bytes are neither text nor
-JSON. NaN, infinities and half a surrogate pair are not JSON. A decoded value equals the encoded one, except for types
-that JSON lacks: tuples are decoded as lists, and keys of dictionaries as str.
+Each codec refuses values whose encoding would be a guess, before anything is logged. Values of type bytes are neither
+text nor JSON. NaN, infinities and half a surrogate pair are not JSON. A decoded value equals the encoded one, except
+for types that JSON does not have: tuples are decoded as lists, and keys of dictionaries as str.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ def decode_text(value: bytes) -> str:
 
 
 def encode_json(value: object) -> bytes:
-    """Encodes as ``json.dumps`` does. Raises ``TypeError`` for a type that JSON lacks, and ``ValueError`` for NaN,
-    infinities and a container that contains itself."""
+    """Encodes like ``json.dumps``. Raises ``TypeError`` for a type that JSON does not have. Raises ``ValueError`` for
+    NaN, infinities and a container that contains itself."""
     return _ENCODER.encode(value).encode()
 
 
 def decode_json(value: bytes) -> Any:
-    """Decodes one JSON text in UTF-8. Raises ``ValueError`` if the bytes are not JSON, or nested too deeply."""
+    """Decodes one JSON text in UTF-8. Raises ``ValueError`` if the bytes are not JSON, or if they are nested too
+    deeply."""
     try:
         return _DECODER.decode(value.decode())
     except RecursionError:

@@ -1,7 +1,7 @@
-"""Columns: the body of a block and of a client's batch.
+"""Columns. The body of a block, and of a client's batch, consists of columns with a value for each entry.
 
-The columns have this order. Each begins at a multiple of 8 from the block's start, with zeros between, and none after
-the last:
+The columns have the order below. Each column begins at a multiple of 8 from the block's start. The bytes between
+columns are zeros, and there are none after the last column.
 
     kinds         u8[count]       with KINDS: when entries are of more than one kind
     txns          u64[count]      with TXNS: when any is not 0 (auto-commit)
@@ -10,8 +10,8 @@ the last:
     value_offsets i32[count+1]
     keys | values
 
-Offsets rise from 0 to the length of their column, as in Arrow. Example: three entries ``a``, ``bc``, ``""`` have
-offsets 0 1 3 3 at 64, values at 80, and the body ends at 83. Columns of up to 64 entries are handled with a cached
+Offsets rise from 0 to the length of their column, as in Arrow. For example, three entries ``a``, ``bc``, ``""`` have
+offsets 0 1 3 3 at 64 and values at 80, and the body ends at 83. Columns of up to 64 entries are handled with a cached
 ``Struct``. Longer columns are handled with NumPy, where every call costs 1–3 µs, whatever the length.
 """
 
@@ -49,13 +49,13 @@ class BlockFlag(IntFlag):
     KEYS = 8
 
 
-KINDS, TXNS, PRODUCERS, KEYS = 1, 2, 4, 8  # plain ints, since an operation on an IntFlag takes a microsecond
+KINDS, TXNS, PRODUCERS, KEYS = 1, 2, 4, 8  # plain ints, since an operation on an IntFlag costs a microsecond
 
 assert tuple(BlockFlag) == (KINDS, TXNS, PRODUCERS, KEYS)
 
 
 class Layout(NamedTuple):
-    """The places of the columns, from the block's start; -1 for an absent column."""
+    """The places of the columns, counted from the block's start; -1 for an absent column."""
 
     kinds: int
     txns: int
@@ -68,7 +68,8 @@ class Layout(NamedTuple):
 
 
 class Columns(Record, frozen=True, gc=False):
-    """The columns of a body to be built, already laid out as bytes. Without keys, ``key_offsets`` is empty."""
+    """The columns of a body that is to be built, already laid out as bytes. If no entry has a key, ``key_offsets`` is
+    empty."""
 
     count: int
     value_offsets: Buffer
@@ -88,12 +89,13 @@ class Columns(Record, frozen=True, gc=False):
 
 
 def producer_bytes(submissions: int) -> int:
-    """Returns the bytes that the producer columns take."""
+    """Returns the bytes that the producer columns of ``submissions`` submissions occupy."""
     return (20 * submissions + 7) & ~7
 
 
 def layout(flags: int, count: int, key_bytes: int, value_bytes: int, submissions: int = 0) -> Layout:
-    """Computes the place of each column by arithmetic alone. ``submissions`` is used only with PRODUCERS."""
+    """Computes the place of each column by arithmetic alone. ``submissions`` is used only if ``flags`` has
+    PRODUCERS."""
     at = BODY_AT
     kinds = txns = producers = key_offsets = keys = -1
     if flags & KINDS:
@@ -118,7 +120,8 @@ def layout(flags: int, count: int, key_bytes: int, value_bytes: int, submissions
 
 @dataclass(frozen=True, slots=True)
 class Layouts:
-    """The ``Layout`` of many blocks, by column, counted from each block's start. An absent column has no bytes."""
+    """The ``Layout`` of many blocks, as columns. Places are counted from the start of each block. An absent column has
+    no bytes."""
 
     kinds: I64
     txns: I64
@@ -131,7 +134,7 @@ class Layouts:
 
 
 def layouts(headers: npt.NDArray[np.void]) -> Layouts:
-    """Computes the places of the columns of the blocks with these headers (``BLOCK_DTYPE``), by arithmetic alone."""
+    """Computes the places of the columns of many blocks from their headers (``BLOCK_DTYPE``), by arithmetic alone."""
     flags, count = headers["flags"], headers["count"].astype(np.int64)
     at = np.full(len(headers), BODY_AT, np.int64)
     if not flags.any():
@@ -155,7 +158,7 @@ def _aligned(at: I64) -> I64:
 
 def check_columns(buf: Buffer, lay: Layout, count: int, key_bytes: int, value_bytes: int) -> tuple[int, int]:
     """Checks that the offsets rise from 0 to the length, and that the padding is zero. Returns the lengths of the
-    longest key and of the longest value, which are compared with the limits on a client's batch. Raises ``BadBody``."""
+    longest key and of the longest value, for a comparison with the limits on a client's batch. Raises ``BadBody``."""
     longest_value = _check_offsets(buf, lay.value_offsets, count, value_bytes)
     longest_key = 0
     offsets_end = lay.value_offsets + 4 * count + 4
@@ -182,8 +185,7 @@ def _check_offsets(buf: Buffer, at: int, count: int, length: int) -> int:
         return max(lengths)
     many = np.frombuffer(buf, "<i4", count + 1, at)
     starts, ends = many[:-1], many[1:]
-    # The offsets are compared, not subtracted, since a difference of two i32 may wrap round to a length that looks
-    # right.
+    # The offsets are compared, not subtracted: a difference of two i32 may wrap round to a length that looks right.
     if many[0] or many[-1] != length or np.count_nonzero(ends < starts):
         raise BadBody("offsets do not rise from 0 to the length")
     return int((ends - starts).max())
@@ -195,7 +197,8 @@ def check_zero(buf: Buffer, start: int, end: int) -> None:
 
 
 def cut(buf: Buffer, offsets_at: int, data_at: int, count: int, skip: int = 0) -> list[bytes]:
-    """Copies ``count`` pieces of one column, after the first ``skip``, without reading the others."""
+    """Copies ``count`` pieces of one column, after the first ``skip`` pieces. Pieces before and after these are not
+    read."""
     offsets: Sequence[int]
     if count <= SMALL_COLUMN:
         offsets = i32(count + 1).unpack_from(buf, offsets_at + 4 * skip)
@@ -209,8 +212,8 @@ def cut(buf: Buffer, offsets_at: int, data_at: int, count: int, skip: int = 0) -
 
 
 def fitting(buf: Buffer, lay: Layout, skip: int, count: int, bytes_max: int) -> tuple[int, int]:
-    """Counts how many of the ``count`` entries after the first ``skip`` have together at most ``bytes_max`` bytes of
-    keys and values. Returns that number, at least 1, and the bytes of these entries."""
+    """Returns how many consecutive entries after the first ``skip`` entries have at most ``bytes_max`` bytes of keys
+    and values together, and the number of their bytes. The number of entries is from 1 to ``count``."""
     ends = _ends(buf, lay.value_offsets, skip, count)
     if lay.key_offsets >= 0:
         ends = ends + _ends(buf, lay.key_offsets, skip, count)
@@ -225,7 +228,7 @@ def _ends(buf: Buffer, offsets_at: int, skip: int, count: int) -> npt.NDArray[np
 
 
 def body_parts(columns: Columns, kinds: bytes = b"") -> list[Buffer]:
-    """Lists the pieces of the body in order, with the padding between; copies nothing."""
+    """Returns the pieces of the body in order, with the padding between them. Nothing is copied."""
     parts: list[Buffer] = []
     if kinds:
         parts += (kinds, bytes(-len(kinds) & 7))
@@ -233,7 +236,7 @@ def body_parts(columns: Columns, kinds: bytes = b"") -> list[Buffer]:
         parts.append(columns.txns)
     if columns.producers:
         parts.append(columns.producers)
-    # there are count + 1 offsets of 4 bytes, so an even count ends in the middle of a word
+    # There are count + 1 offsets of 4 bytes, so if the count is even, the offsets end in the middle of a word.
     odd = (columns.count & 1) == 0
     if columns.key_offsets:
         parts.append(columns.key_offsets)
@@ -249,7 +252,7 @@ def body_parts(columns: Columns, kinds: bytes = b"") -> list[Buffer]:
 
 
 def columns_of(values: Sequence[Buffer], keys: Sequence[Buffer] | None = None) -> Columns:
-    """Makes the columns of plain values. The key columns stay empty if no entry has a key."""
+    """Makes the columns of plain values. The key columns are empty if no entry has a key."""
     if keys is None:
         return Columns(len(values), offsets_of(values), b"".join(values))
     return Columns(len(values), offsets_of(values), b"".join(values), offsets_of(keys), b"".join(keys))

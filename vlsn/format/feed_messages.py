@@ -1,14 +1,15 @@
-"""The feed's messages, which both sides of a feed use.
+"""The messages of a feed, which is the stream of blocks from a master to one replica. Masters and replicas use this
+module.
 
 Each message is one WebSocket message, little-endian, with its type in the first byte:
 
     SYNCUP      replica → master   JSON: the replica's range, term runs and stored term
-    MATCHPOINT  master → replica   JSON: the highest VLSN both have under one term, and that block's checksums
-    START       replica → master   JSON: the checksums are equal here too; stream from the next VLSN
-    REFUSE      either way         JSON: slug and detail; the sender closes next
+    MATCHPOINT  master → replica   JSON: the highest VLSN that both have in the same term, and its block's checksums
+    START       replica → master   JSON: the replica's checksums are equal; stream from the next VLSN
+    REFUSE      either way         JSON: slug and detail; after that the sender closes the connection
     BLOCKS      master → replica   a 40-byte header, then whole blocks, each padded to 8 with zeros
     HEARTBEAT   master → replica   the same header, no blocks
-    ACK         replica → master   32 bytes: term, received, synced; 40 with written behind them, once FLAGS came
+    ACK         replica → master   32 bytes: term, received, synced; 40 bytes with written, once flags were received
     ROUND       either way         24 bytes: term, number of a read round; the replica sends it back at once
 
     BLOCKS, HEARTBEAT   0    1     2 4     8         16     24       32   40
@@ -16,15 +17,16 @@ Each message is one WebSocket message, little-endian, with its type in the first
     ACK                 |type|0    |0|0    |term     |received|synced |written|
     ROUND               |type|0    |0|0    |term     |number |
 
-``flags`` of BLOCKS are 0 unless appends ask for less than a sync (``durability``). Bit 0 (UNHURRIED) means that no
-append waits for a sync of these blocks, so they are synced by time. Bit 1 (RECEIPT) means that an append waits for
-their receipt, so that is acknowledged at once. A master sets flags only in a group of level 2 or higher.
+``flags`` of a BLOCKS message are 0 unless appends request less than a sync (``durability``). Bit 0 (UNHURRIED) of the
+flags means that no append waits for a sync of the blocks, so the replica syncs them later. Bit 1 (RECEIPT) of the flags
+means that an append waits for the receipt of the blocks, so the replica acknowledges the receipt at once. A master sets
+flags only in a group of level 2 or higher.
 
-A BLOCKS message is checked whole before any of it is written: the lengths in this module, the blocks as described in
-``block_run``.
+A BLOCKS message is checked completely before any of its blocks is written. This module checks the lengths, and
+``block_run`` checks the blocks.
 
-Every number in a message is from 0 to 2^63 − 1. A stored term must leave space for a higher one, in which a later
-master can seal a block.
+Every number in a message is from 0 to 2^63 − 1. A stored term must be below the highest number, so that a later master
+can have a higher term.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
 StoredTerm = Annotated[int, Meta(ge=0, le=STORED_TERM_MAX)]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,32}\Z")]
 Hex = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]
-"""The number of an incarnation, a process or a session, 16 hex digits."""
+"""The number of an incarnation, a process or a session, as 16 hex digits."""
 Checksum = Annotated[int, Meta(ge=0, le=U32_MAX)]
 BLOCKS_HEADER = Struct("<BBHIQQQQ")
 ACK = Struct("<BBHIQQQ")
@@ -96,7 +98,7 @@ class TermRun(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Syncup(msgspec.Struct, frozen=True):
-    """A replica's range and terms. For an empty log, first = last = 0."""
+    """A replica's range and terms. An empty log has first = last = 0."""
 
     first: Number
     last: Number
@@ -106,8 +108,8 @@ class Syncup(msgspec.Struct, frozen=True):
 
 
 class Matchpoint(msgspec.Struct, frozen=True):
-    """The name of the master's block that ends at ``vlsn``, and two checksums over all its bytes. With ``vlsn`` 0, the
-    replica is empty and the master's range begins at 1, so that there is nothing to compare."""
+    """The name of the master's block that ends at ``vlsn``, and two checksums over all bytes of the block. If ``vlsn``
+    is 0, the replica is empty and the master's range begins at 1, so that there is nothing to compare."""
 
     vlsn: Number
     feed_term: StoredTerm
@@ -118,7 +120,7 @@ class Matchpoint(msgspec.Struct, frozen=True):
 
 
 class Start(msgspec.Struct, frozen=True):
-    """Asks the master to stream from ``from_vlsn`` on."""
+    """The replica's request that the master streams its blocks from ``from_vlsn`` on."""
 
     from_vlsn: Number
 
@@ -127,7 +129,7 @@ class Refuse(msgspec.Struct, frozen=True):
     slug: str
     detail: str
     vlsn: Number = 0
-    """The VLSN of an integrity fault, at which the two logs have different blocks."""
+    """For an integrity fault, the VLSN at which the two logs have different blocks; otherwise 0."""
 
 
 def refusal(error: VlsnLogError) -> Refuse:
@@ -147,8 +149,8 @@ _S = TypeVar("_S", bound=msgspec.Struct)
 
 
 class Position(msgspec.Struct, frozen=True, gc=False):
-    """The header of BLOCKS and HEARTBEAT: the master's last VLSN, its durable end, its clock (µs), its term, and flags
-    for the blocks (``UNHURRIED``, ``RECEIPT``)."""
+    """The header of a BLOCKS or HEARTBEAT message: the master's last VLSN, its durable end, its clock (µs), its term,
+    and flags for the blocks (``UNHURRIED``, ``RECEIPT``)."""
 
     last_vlsn: int
     dtvlsn: int
@@ -158,8 +160,9 @@ class Position(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ack(msgspec.Struct, frozen=True, gc=False):
-    """An acknowledgement. ``received`` is in the replica's queue, ``synced`` is on stable media, and ``written`` is
-    with the replica's operating system, or None if the replica does not report it. Each is the last VLSN of a block."""
+    """An acknowledgement with the last VLSNs of three blocks. Up to ``received``, blocks are in the replica's queue. Up
+    to ``synced``, blocks are on stable media. Up to ``written``, blocks were passed to the replica's operating system;
+    None if the replica does not report this."""
 
     term: int
     received: int
@@ -176,12 +179,12 @@ def message_type(message: bytes) -> MessageType:
 
 
 def encode(message: msgspec.Struct) -> bytes:
-    """Encodes a SYNCUP, MATCHPOINT, START or REFUSE."""
+    """Encodes a SYNCUP, MATCHPOINT, START or REFUSE message."""
     return bytes([_TYPE_OF[type(message)]]) + msgspec.json.encode(message)
 
 
 def decode_json(message: bytes, kind: type[_S]) -> _S:
-    """Decodes a message that must be of ``kind``. The caller has checked before whether it is a REFUSE."""
+    """Decodes a message that must be of ``kind``. The caller must have checked that it is not a REFUSE."""
     wanted = _TYPE_OF[kind]
     if message_type(message) != wanted:
         raise BadBody(f"a feed message of type {message[0]} where {wanted.name} was due")
@@ -209,7 +212,7 @@ def check_syncup(syncup: Syncup) -> None:
 
 
 def blocks_message(position: Position, blocks: Sequence[Buffer]) -> bytes:
-    """Joins the blocks into one message, each padded to 8 bytes. Copies them once."""
+    """Joins the blocks into one message, each padded to 8 bytes. The blocks are copied once."""
     head = BLOCKS_HEADER.pack(
         _BLOCKS, position.flags, 0, len(blocks), position.last_vlsn, position.dtvlsn, position.clock_us, position.term
     )
@@ -229,7 +232,7 @@ def heartbeat_message(position: Position) -> bytes:
 
 
 def decode_position(message: bytes) -> Position:
-    """Decodes the header of a BLOCKS message, or a whole HEARTBEAT. Raises ``BadBody``."""
+    """Decodes the header of a BLOCKS message, or a complete HEARTBEAT. Raises ``BadBody``."""
     if len(message) < BLOCKS_HEADER.size:
         raise BadBody(f"a feed message of {len(message)} bytes")
     kind, flags, zero, count, last_vlsn, dtvlsn, clock_us, term = BLOCKS_HEADER.unpack_from(message)
@@ -254,7 +257,7 @@ def ack_message(ack: Ack) -> bytes:
 
 
 def decode_ack(message: bytes) -> Ack:
-    """Decodes an ACK. Raises ``BadBody``."""
+    """Decodes an ACK message. Raises ``BadBody``."""
     if len(message) == ACK.size:
         kind, a, b, c, term, received, synced = ACK.unpack(message)
         written: int | None = None
@@ -274,7 +277,7 @@ def round_message(term: int, number: int) -> bytes:
 
 
 def decode_round(message: bytes) -> tuple[int, int]:
-    """Decodes the term and the number of a ROUND. Raises ``BadBody``."""
+    """Decodes the term and the number of a ROUND message. Raises ``BadBody``."""
     if len(message) != ROUND.size:
         raise BadBody(f"{len(message)} bytes where a ROUND was due")
     kind, a, b, c, term, number = ROUND.unpack(message)
@@ -284,15 +287,16 @@ def decode_round(message: bytes) -> tuple[int, int]:
 
 
 def split_blocks(message: bytes, *, expected_first: int, term_min: int, term_max: int) -> BlockRun:
-    """Finds and checks the blocks of a BLOCKS message, as views into it. The blocks must begin at VLSN
-    ``expected_first``. Their terms must not decrease, and be from ``term_min``, the log's last, to ``term_max``. Raises
-    ``BadBody``."""
+    """Finds and checks the blocks of a BLOCKS message, as views into the message. The blocks must begin at VLSN
+    ``expected_first``. The terms of the blocks must not decrease, and must be from ``term_min``, the log's last term,
+    to ``term_max``. Raises ``BadBody``."""
     starts, sizes = _walk(message, BLOCKS_HEADER.unpack_from(message)[3])
     return run_of(message, starts, sizes, expected_first=expected_first, term_min=term_min, term_max=term_max)
 
 
 def _walk(message: bytes, count: int) -> tuple[list[int], list[int]]:
-    """Finds the starts and the lengths of the blocks. The message must end with the padding of the last block."""
+    """Finds the starts and the lengths of the blocks in a BLOCKS message. The message must end with the padding of the
+    last block."""
     if not 1 <= count <= BLOCKS_MAX:
         raise BadBody(f"a BLOCKS message of {count} blocks")
     total = len(message)

@@ -1,17 +1,18 @@
-"""The frame: the envelope in which a node's segment keeps a block or a local record.
+"""The frame: the envelope of a block or of a local record in a node's segment.
 
-    0     2    3    4        8      12       16      20      24
+    0     2    3    4        8      12       16     20      24
     |magic|kind|flag| length | prev | synced |  salt |  crc  | payload … | padding to 8
 
-``length``  of the payload, without the padding, which is zero and checked.
-``prev``    distance back to the frame before; 0 for the first of a segment.
-``synced``  up to which offset this segment was known synced when the frame was built.
-``salt``    the segment's salt XOR the frame's own offset, so that neither a client's bytes nor a write that
-            went to the wrong place passes for a frame.
-``crc``     crc32c of header bytes 0–2 and 4–19, then the payload: all but the flag.
-``flag``    0x00, or 0xA5 once overmarked: the only byte of a log that is ever changed in place.
+    ``length``  the length of the payload, without the padding, which is zero and checked
+    ``prev``    the distance back to the frame before; 0 for the first frame of a segment
+    ``synced``  the offset up to which this segment was synced when the frame was built
+    ``salt``    the segment's salt XOR the frame's own offset, so that neither a client's bytes nor a write that
+                went to the wrong place can be taken for a frame
+    ``crc``     crc32c of header bytes 0–2 and 4–19, then the payload: all but the flag
+    ``flag``    0x00, or 0xA5 once the frame is overmarked (abandoned by a rollback)
 
-A frame differs on every node; the block inside is equal on all.
+The flag is the only byte of a log that is ever changed in place. Frames differ from node to node, but the block in a
+frame is equal on all nodes.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ OVERMARKED = 0xA5
 FLAG_AT = 3
 """The offset of the flag byte in a frame."""
 
-# The header without flag and crc, in order, which is exactly what the crc covers.
+# The fields of a frame's header that its crc covers, in order: all except flag and crc.
 _COVERED = Struct("<HBIIII")
 
 assert FRAME.size == FRAME_DTYPE.itemsize == FRAME_BYTES
@@ -63,7 +64,7 @@ _KIND_MAX = max(FrameKind)
 
 
 class FrameHeader(Record, frozen=True, gc=False):
-    """A header as it is in the file. ``salt`` is the header's field, not the segment's salt."""
+    """The header of a frame as it is in the file. ``salt`` is the header's field, not the segment's salt."""
 
     kind: int
     flag: int
@@ -75,7 +76,7 @@ class FrameHeader(Record, frozen=True, gc=False):
 
     @property
     def size(self) -> int:
-        """The bytes from this frame to the start of the next."""
+        """The bytes from this frame to the start of the next frame."""
         return FRAME_BYTES + ((self.length + 7) & ~7)
 
     @property
@@ -98,8 +99,9 @@ def build_header(kind: int, payload: Buffer, *, offset: int, prev: int, synced: 
 
 def decode_header(buf: Buffer, at: int, *, offset: int, salt: int) -> FrameHeader | None:
     """Reads the header at ``buf[at]``, which is at ``offset`` of the file. Returns None if no frame of this segment
-    starts there. That is so if magic, kind, flag or salt are wrong, or fewer than 24 bytes are left. ``check_frame``
-    checks the crc, and whether the frame ends inside the buffer. Before that, no other field may be trusted."""
+    starts there: magic, kind, flag or salt are wrong, or fewer than 24 bytes are left. ``check_frame`` checks the crc,
+    and whether the frame ends inside the buffer. Before ``check_frame`` has succeeded, no other field of the header may
+    be trusted."""
     if at < 0 or len(buf) - at < FRAME_BYTES:
         return None
     magic, kind, flag, length, prev, synced, field, total = FRAME.unpack_from(buf, at)
@@ -109,14 +111,15 @@ def decode_header(buf: Buffer, at: int, *, offset: int, salt: int) -> FrameHeade
 
 
 def claimed_size(head: Buffer) -> int:
-    """Returns the bytes to the next frame according to this header, of any version, or 0 if it is not a header."""
+    """Returns the bytes to the next frame according to the header in ``head``, of any version. Returns 0 if ``head`` is
+    not a header."""
     magic, _, _, length, *_ = FRAME.unpack(head)
     return FRAME_BYTES + ((length + 7) & ~7) if magic == MAGIC else 0
 
 
 def later_kind(buf: Buffer, at: int, *, offset: int, salt: int) -> int | None:
-    """Returns the kind of a whole frame at ``buf[at]``, if this version does not know the kind, or else None. The
-    frame's crc is correct, so a later version wrote it."""
+    """Returns the kind of the frame at ``buf[at]`` if this version does not support that kind, else None. The frame
+    must be complete and its crc correct, so a later version wrote it."""
     if at < 0 or len(buf) - at < FRAME_BYTES:
         return None
     magic, kind, flag, length, prev, synced, field, total = FRAME.unpack_from(buf, at)
@@ -126,7 +129,7 @@ def later_kind(buf: Buffer, at: int, *, offset: int, salt: int) -> int | None:
 
 
 def check_frame(buf: Buffer, at: int, header: FrameHeader) -> bool:
-    """Says whether ``buf`` holds the whole frame at ``at``, with a correct crc and zero padding."""
+    """Returns whether ``buf`` has the complete frame at ``at``, with a correct crc and zero padding."""
     start = at + FRAME_BYTES
     end = start + header.length
     if at + header.size > len(buf):

@@ -1,4 +1,5 @@
-"""Decodes JSON from another node as a given type. ``BadBody`` names what does not match."""
+"""Decodes JSON from another node as a value of some type. If the JSON does not match the type, ``BadBody`` says
+where."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ T = TypeVar("T")
 
 
 def read_object(body: object, kind: type[T], what: str) -> T:
-    """Converts ``body``, decoded JSON, to the type ``kind``. Raises ``BadBody`` if it does not match."""
+    """Converts ``body``, decoded JSON, to the type ``kind``. Raises ``BadBody`` if ``body`` does not match the type."""
     try:
         return msgspec.convert(body, kind)
     except msgspec.ValidationError as error:
@@ -21,7 +22,7 @@ def read_object(body: object, kind: type[T], what: str) -> T:
 
 
 def read_json(body: bytes, kind: type[T], what: str) -> T:
-    """Decodes the JSON in ``body`` to the type ``kind``. Raises ``BadBody`` if it does not match."""
+    """Decodes the JSON in ``body`` to the type ``kind``. Raises ``BadBody`` if the JSON does not match the type."""
     try:
         return msgspec.json.decode(body, type=kind)
     except JSON_FAULTS as error:

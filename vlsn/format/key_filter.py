@@ -1,10 +1,10 @@
-"""A reader's filter by key. It is applied to the entries of many blocks at once.
+"""A reader's filter by key, which is applied to the entries of many blocks at once.
 
     keys    | order-1 | order-22 |  | orders |      KeyFilter(b"order-", prefix=True)  →  1 1 0 0
                                                     KeyFilter(b"")                     →  0 0 1 0: entries without a key
 
-For most rows the length of the key decides. For the others, the bytes are compared in steps, each only for the rows
-that are still equal.
+For most entries the length of the key decides. If the length does not decide, the bytes of keys are compared in steps.
+Each step includes only the entries whose keys were equal so far.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _STRIDE_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class KeyFilter:
-    """Wants one key, or with ``prefix`` all keys that begin with it. An entry without a key counts as having an empty
-    one."""
+    """A filter that wants one key, or with ``prefix`` all keys that begin with it. For the filter, an entry without a
+    key has an empty key."""
 
     key: bytes
     prefix: bool = False
@@ -44,7 +44,7 @@ class KeyFilter:
         return cls(wanted, prefix=key is None)
 
     def has(self, key: bytes | None) -> bool:
-        """Says whether an entry with this key is wanted."""
+        """Returns whether an entry with ``key`` is wanted."""
         held = key or b""
         return held.startswith(self.key) if self.prefix else held == self.key
 
@@ -59,7 +59,7 @@ class KeyFilter:
 
 
 def begin_with(buf: Buffer, starts: I64, sizes: I64, wanted: bytes) -> Mask:
-    """Marks the pieces of ``buf``, given by ``starts`` and ``sizes``, that begin with ``wanted``."""
+    """Marks the pieces of ``buf``, from each of ``starts`` with the size in ``sizes``, that begin with ``wanted``."""
     mask: Mask = sizes >= len(wanted)
     left = np.flatnonzero(mask)
     for low in range(0, len(wanted), _STRIDE_BYTES):

@@ -1,13 +1,14 @@
-"""Which entries of a log are messages of a destination: the only rule for delivery, paging and depth.
+"""The rule which entries of a log are messages of a destination (a named subscription). Delivery, paging and the count
+of waiting messages all use this rule.
 
     key begins with the prefix               a message
-    … and it is this destination's letter    none: one that nobody can take would beget others for ever
+    … and it is this destination's letter    no message: otherwise an undeliverable letter would cause new letters
 
     dead letter    key "dead_letter"    value {"destination":"orders","vlsn":41,"attempts":5,"reason":"…"}
 
-A letter names its destination, so the letters of other destinations are messages like any entry. A destination may thus
-take all dead letters of a group. Only the master writes letters, always in this form, so their first bytes show whose
-letters they are.
+A dead letter reports a message that no worker could process, and names the destination of that message. The letters of
+other destinations are messages like other entries, so a destination may be used for all dead letters of a group. Only
+the master writes dead letters, always in the form shown above, so the first bytes of a letter show its destination.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def dead_letter(destination: str, vlsn: int, attempts: int, reason: str) -> byte
 
 class MessageFilter:
     """The messages of destination ``name``: entries with a key that begins with ``prefix``, except the destination's
-    own letters. Their key is ``letters`` (empty: there are no letters)."""
+    own dead letters. The key of these letters is ``letters`` (empty: there are no letters)."""
 
     def __init__(self, name: str, prefix: bytes, letters: bytes) -> None:
         self._prefix, self._letters = prefix, letters
@@ -41,7 +42,7 @@ class MessageFilter:
         self._head = msgspec.json.encode({"destination": name})[:-1] + b","
 
     def mask(self, rows: EntryRows) -> Mask:
-        """Marks the messages among entries."""
+        """Marks the messages among the entries in ``rows``."""
         mask: Mask = rows.kinds() == _DATA
         if self._begins is not None:
             mask &= self._begins.mask(rows)
@@ -53,14 +54,14 @@ class MessageFilter:
         return mask
 
     def has(self, key: bytes | None, value: bytes) -> bool:
-        """Says whether a user's entry is a message."""
+        """Returns whether a user's entry with ``key`` and ``value`` is a message."""
         held = key or b""
         if not held.startswith(self._prefix):
             return False
         return self._letter_keys is None or held != self._letters or not value.startswith(self._head)
 
     def of_part(self, part: Batch | Values) -> tuple[I64, Mask]:
-        """Returns the bytes of each entry in a submitted part, and marks the messages."""
+        """Returns the bytes of each entry in a part of a submission, and marks the messages."""
         return self._of_batch(part) if isinstance(part, Batch) else self._of_values(part)
 
     def _of_values(self, part: Values) -> tuple[I64, Mask]:

@@ -1,7 +1,8 @@
-"""Reads the log's own entries in a block by column. The log's history is made from them.
+"""Reads, by column, the entries of the log's own (TERM, GROUP, COMMIT …) in a block. The history of a log is derived
+from these entries of its own.
 
-The TERM entry at VLSN 1 founds a log, and gives it the name ``INCARNATION-TERM`` of its writer. No other log has that
-name.
+The TERM entry at VLSN 1 founds a log, and gives it the name ``INCARNATION-TERM`` of the master that wrote the entry. No
+other log has the same name.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from vlsn.ids import NULL_VLSN, Vlsn
 from vlsn.seams import Buffer
 
 FOUNDING_FIELD: Final = "Vlsnlog-Founding"
-"""The header of a call that is meant for one log only. Its value is the log's name."""
+"""The HTTP header of a call that is meant for one log only. The value of the header is the log's name."""
 _COMMIT = int(EntryKind.COMMIT)
 Kinds = npt.NDArray[np.uint8]
 Ends = npt.NDArray[np.int32]
 
 
 class OwnEntries(NamedTuple):
-    """The log's own entries of a block that have a value, and the last COMMIT of a transaction in it, 0 for none."""
+    """The result of reading a block: the log's own entries that have a value, and the last COMMIT of a transaction (0
+    for none)."""
 
     entries: list[Entry]
     txn_end: Vlsn
@@ -74,7 +76,7 @@ def _entries(block: Buffer, header: BlockHeader, lay: Layout, rows: I64, kinds: 
 
 
 def founding_of(entries: Iterable[Entry]) -> str:
-    """Returns the log's name, if one of ``entries`` founds the log, or else ""."""
+    """Returns the log's name if one of ``entries`` founds the log, or else ""."""
     first = next((each for each in entries if each.vlsn == 1 and each.kind == EntryKind.TERM), None)
     try:
         return TermEntry.decode(first.value).founding if first is not None else ""
@@ -85,7 +87,7 @@ def founding_of(entries: Iterable[Entry]) -> str:
 def _txn_end(block: Buffer, header: BlockHeader, lay: Layout) -> Vlsn:
     if lay.txns < 0:
         return NULL_VLSN
-    # the last row's transaction ends with that row
+    # the last row is the last row of a transaction
     if any(block[lay.txns + 8 * header.count - 8 : lay.txns + 8 * header.count]):
         return header.last_vlsn
     inside = np.frombuffer(block, "<u8", header.count, lay.txns).nonzero()[0]

@@ -3,9 +3,9 @@
     0                  8 s                16 s              20 s, padded to 8
     | id u64[s]         | sequence u64[s]  | count u32[s]    |                   s = submissions
 
-They are placed after ``txns`` (``columns.py``), and exist only if a submission has a producer. A submission without a
-producer has id 0 and sequence 0. Counts are numbers of entries, at least 1 each, and add up to the block's count. A
-producer's sequences begin at 0 and rise by one with each of its submissions.
+The producer columns are placed after ``txns`` (``columns.py``), and exist only if a submission has a producer. A
+submission without a producer has id 0 and sequence 0. Counts are the submissions' numbers of entries, at least 1 each,
+and add up to the block's count. A producer's sequences begin at 0 and rise by one with each of its submissions.
 
     Example: ids 7 0 7, sequences 4 0 5, counts 1 3 2, from VLSN 10 on: 7/4 is VLSN 10, and 7/5 is VLSNs 14 and 15.
 """
@@ -28,24 +28,24 @@ from vlsn.seams import Buffer
 
 SEQUENCE_MAX = NUMBER_MAX - 2
 HANDLE_SEQUENCE = NUMBER_MAX - 1
-"""The sequence of a transaction with a handle. The handle is in the place of the producer's id. No client uses a
+"""The sequence of a transaction with a handle; the handle is stored in place of the producer's id. No client uses a
 sequence that high."""
 PRODUCER_BYTES = 24
-"""The bytes of the producer columns of one submission, with padding. Each further submission takes less."""
+"""The bytes of the producer columns of one submission, with padding. Each further submission needs fewer bytes."""
 _ONE = Struct("<QQII")
 
 assert _ONE.size == PRODUCER_BYTES == producer_bytes(1)
 
 
 Produced: TypeAlias = tuple[int, int, int, int, int]
-"""One submission of a producer in the log: producer, sequence, first and last VLSN, term. It is a plain tuple, since a
-block may hold thousands."""
+"""One submission of a producer in the log: producer, sequence, first and last VLSN, term. A submission is a plain
+tuple, since a block may have thousands of submissions."""
 
 
 def columns(producers: Sequence[int], sequences: Sequence[int], counts: Sequence[int]) -> bytes:
-    """Packs the three columns of a block, or of a batch, which has only one submission."""
+    """Packs the three producer columns of a block, or of a batch, which has only one submission."""
     submissions = len(counts)
-    assert submissions and any(producers), "columns that say nothing"
+    assert submissions and any(producers), "producer columns without a producer"
     if submissions == 1:
         return _ONE.pack(producers[0], sequences[0], counts[0], 0)
     if submissions <= SMALL_COLUMN:
@@ -55,8 +55,8 @@ def columns(producers: Sequence[int], sequences: Sequence[int], counts: Sequence
 
 
 def one(buf: Buffer, at: int, count: int, sequence_max: int = HANDLE_SEQUENCE) -> tuple[int, int]:
-    """Reads the producer and the sequence of a single submission of ``count`` entries, whose columns are at ``at``.
-    Raises ``BadBody``."""
+    """Reads the producer and the sequence of a single submission of ``count`` entries. The producer columns are at
+    ``at``. Raises ``BadBody``."""
     producer, sequence, entries, zero = _ONE.unpack_from(buf, at)
     if not producer or sequence > sequence_max or entries != count or zero:
         raise BadBody(f"producer {producer:#x}, sequence {sequence}, of {entries} entries in {count}")
@@ -64,7 +64,7 @@ def one(buf: Buffer, at: int, count: int, sequence_max: int = HANDLE_SEQUENCE) -
 
 
 def check(buf: Buffer, at: int, submissions: int, count: int) -> None:
-    """Checks the columns. Raises ``BadBody`` if a block of ``count`` entries cannot have them."""
+    """Checks the producer columns at ``at``. Raises ``BadBody`` if a block of ``count`` entries cannot have them."""
     if submissions == 1:
         one(buf, at, count)
         return
@@ -72,17 +72,17 @@ def check(buf: Buffer, at: int, submissions: int, count: int) -> None:
     if sum(counts) != count or not all(counts):
         raise BadBody(f"producer columns whose counts are not {count} in all, or 0")
     if not any(producers) or max(sequences) > HANDLE_SEQUENCE or (0 in producers and _of_nobody(producers, sequences)):
-        raise BadBody("producer columns that name nobody, or a sequence of nobody's")
+        raise BadBody("producer columns without a producer, or a sequence without a producer")
     check_zero(buf, at + 20 * submissions, at + producer_bytes(submissions))
 
 
 def _of_nobody(producers: Sequence[int], sequences: Sequence[int]) -> bool:
-    """Says whether no submission without a producer has a sequence."""
+    """Returns whether all submissions without a producer have sequence 0."""
     return any(sequence for producer, sequence in zip(producers, sequences, strict=True) if not producer)
 
 
 def produced(buf: Buffer, at: int, submissions: int, first_vlsn: int, term: int) -> list[Produced]:
-    """Lists the submissions with a producer of a checked block from ``first_vlsn`` on, in order."""
+    """Lists, in order, the submissions with a producer of a checked block that begins with ``first_vlsn``."""
     producers, sequences, counts = _read(buf, at, submissions)
     if submissions == 1:
         return [(producers[0], sequences[0], first_vlsn, first_vlsn + counts[0] - 1, term)]
@@ -92,8 +92,8 @@ def produced(buf: Buffer, at: int, submissions: int, first_vlsn: int, term: int)
 
 
 def produced_of(buf: bytes, at: npt.NDArray[np.int64], headers: npt.NDArray[np.void]) -> list[Produced]:
-    """Lists the submissions of many blocks, all with producers, by column. Their columns are at ``at`` (multiples of 8,
-    ascending) of ``buf``, and ``headers`` are their headers (``BLOCK_DTYPE``)."""
+    """Lists the submissions of many blocks, all with producers, by column. The producer columns are at the places
+    ``at`` of ``buf`` (multiples of 8, ascending), and ``headers`` are the blocks' headers (``BLOCK_DTYPE``)."""
     submissions = headers["submissions"].astype(np.int64)
     begins = np.cumsum(submissions) - submissions
     number = np.arange(int(submissions.sum())) - np.repeat(begins, submissions)

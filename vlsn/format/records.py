@@ -7,8 +7,8 @@ Local frames have fixed layouts. Every field is a u64, except ``flags`` and the 
     ROLLBACK_START    matchpoint, matchpoint_lsn, first_lsn, end_lsn, last_vlsn, clock_us                48
     ROLLBACK_END      start_lsn, clock_us                                                                16
 
-The frame's checksum also covers the payload. TERM, GROUP and COMMIT entries are replicated, so their values are JSON. A
-later version may add fields, which this version ignores. ``BadBody`` is raised for bytes that do not match.
+The frame's checksum also covers the payload. TERM, GROUP and COMMIT entries are replicated, and their values are JSON.
+A later version may add fields, and this version ignores such fields. ``BadBody`` is raised for bytes that do not match.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _URL = re.compile(r"https?://[!-~]{1,256}\Z")
 MEMBERS_MAX = 64
 PRIORITY_MAX = 10
 VALUE_BYTES_MAX = 64 << 10
-"""The largest value of a TERM or GROUP entry. A larger one is refused unread."""
+"""The largest value of a TERM or GROUP entry. A larger value is refused before it is decoded."""
 
 
 class _Fixed:
-    """A dataclass whose fields, in their order, are one ``Struct``."""
+    """A dataclass whose fields, in their order, are laid out as one ``Struct``."""
 
     __slots__ = ()
     LAYOUT: ClassVar[Struct]
@@ -52,7 +52,8 @@ class _Fixed:
 
     @classmethod
     def decode(cls, payload: Buffer) -> Self:
-        """Decodes a payload. Raises ``BadBody`` for another size or for fields that contradict each other."""
+        """Decodes a payload. Raises ``BadBody`` for a payload of another size, or for fields that contradict each
+        other."""
         if len(payload) != cls.LAYOUT.size:
             raise BadBody(f"{cls.__name__} of {len(payload)} bytes, not {cls.LAYOUT.size}")
         record = cls(*cls.LAYOUT.unpack(payload))
@@ -69,7 +70,8 @@ class _Fixed:
 
 class CheckpointFlag(IntFlag):
     CLEAN = 1
-    """The node stopped cleanly right after this record, so the next opening may continue in the same segment."""
+    """The flag of a clean stop: the node stopped right after this record, so the next opening may continue in the same
+    segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +90,8 @@ class CheckpointStart(_Fixed):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointEnd(_Fixed):
-    """The end of a checkpoint. ``start_lsn`` is the LSN of its CHECKPOINT_START. The range and the DTVLSN are the log's
-    at this frame."""
+    """The end of a checkpoint. ``start_lsn`` is the LSN of the checkpoint's CHECKPOINT_START. The record also has the
+    log's range and DTVLSN at this frame."""
 
     LAYOUT: ClassVar[Struct] = Struct("<QQIxxxxQQQQ")
 
@@ -113,8 +115,8 @@ class CheckpointEnd(_Fixed):
 
 @dataclass(frozen=True, slots=True)
 class RollbackStart(_Fixed):
-    """The start of a rollback. Blocks after ``matchpoint`` up to ``last_vlsn`` are abandoned, which are the frames from
-    ``first_lsn`` to before ``end_lsn``. A matchpoint of 0, with LSN 0, abandons the whole log."""
+    """The start of a rollback. Blocks after ``matchpoint`` up to ``last_vlsn`` are abandoned; their frames are those
+    from ``first_lsn`` to before ``end_lsn``. If ``matchpoint`` and its LSN are 0, the whole log is abandoned."""
 
     LAYOUT: ClassVar[Struct] = Struct("<QQQQQQ")
 
@@ -156,7 +158,7 @@ _OF_KIND: dict[FrameKind, type[LocalRecord]] = {
 
 
 def decode_record(kind: FrameKind, payload: Buffer) -> LocalRecord:
-    """Decodes the payload of a frame of ``kind``, which is not BLOCK. Raises ``BadBody``."""
+    """Decodes the payload of a frame of ``kind``, which must not be BLOCK. Raises ``BadBody``."""
     return _OF_KIND[kind].decode(payload)
 
 
@@ -189,7 +191,7 @@ class _OwnValue(msgspec.Struct, frozen=True):
 
 
 class TermEntry(_OwnValue, frozen=True):
-    """The first entry of a term. ``incarnation`` is the master's, 16 hex digits."""
+    """The first entry of a term. ``incarnation`` is the incarnation of the master, as 16 hex digits."""
 
     term: int
     master: str
@@ -197,7 +199,8 @@ class TermEntry(_OwnValue, frozen=True):
 
     @property
     def founding(self) -> str:
-        """The name of the log that this entry founds, if it is the log's first. No other log has the same name."""
+        """The name of the log that this entry founds, if the entry is the log's first. No other log has the same
+        name."""
         return f"{self.incarnation}-{self.term}"
 
     def _fault(self) -> str | None:
@@ -207,7 +210,7 @@ class TermEntry(_OwnValue, frozen=True):
 
 
 class Member(msgspec.Struct, frozen=True):
-    """One node of the group. Only electable nodes count for majorities. A node with a lower ``priority`` stands for
+    """One node of the group. Only electable nodes count in majorities. A node with a lower ``priority`` stands for
     election later. A ``joining`` node becomes electable once it has caught up."""
 
     name: str
@@ -219,7 +222,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class GroupEntry(_OwnValue, frozen=True):
-    """The group's members from this entry on. ``previous`` is the VLSN of the previous GROUP entry, 0 for none."""
+    """The members of the group from this entry on. ``previous`` is the VLSN of the previous GROUP entry, 0 for none."""
 
     group: str
     members: list[Member]
@@ -239,53 +242,56 @@ class GroupEntry(_OwnValue, frozen=True):
 
 
 class Settings(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Settings of the whole group from an entry on. A setting that is None does not change."""
+    """Settings of the whole group, from the entry that sets them on. A setting that is None does not change."""
 
     level: Level | None = None
-    """The level that members may write from this entry on, once the entry is durable (``levels``)."""
+    """The level (version of the formats) that members may write from this entry on, once the entry is durable
+    (``levels``)."""
     producers: Annotated[int, msgspec.Meta(ge=PRODUCERS_MIN, le=PRODUCERS_MAX)] | None = None
-    """How many exactly-once producers the log knows after this entry. Beyond that, those with the oldest submissions
-    are forgotten."""
+    """The most exactly-once producers whose submissions the log remembers. If there are more producers, those with the
+    oldest submissions are forgotten."""
     durability: GroupDurability | None = None
-    """The durability of appends that do not ask for one, and the most that an append may ask for."""
+    """The durability of appends that request no other, and the most that an append may request."""
 
 
 class AckNote(msgspec.Struct, frozen=True, omit_defaults=True):
     """A note of one destination's acknowledgements (``state/acks``). Sets of VLSNs are packed (``vlsn_set``)."""
 
     begin: int | None = None
-    """For a destination that is made or moved: the first VLSN to be delivered, or 0 for the VLSN after this COMMIT."""
+    """For a destination that is created or moved: the first VLSN to be delivered, or 0 for the VLSN after this
+    COMMIT."""
     over: bool = False
     """True if the destination is deleted."""
     again: bytes = b""
-    """VLSNs that are no longer acknowledged, nor dead."""
+    """The VLSNs that are no longer acknowledged and no longer dead."""
     done: bytes = b""
-    """VLSNs that are acknowledged."""
+    """The VLSNs that are acknowledged now."""
     tries: dict[int, bytes] = {}
-    """The delivered VLSNs, by their number of deliveries, from two on."""
+    """The VLSNs that were delivered two or more times, by the number of deliveries."""
     dead: bytes = b""
-    """The VLSNs in ``done`` that are dead."""
+    """The VLSNs in ``done`` that are dead: they were delivered too often and are not delivered again."""
 
 
 class CommitEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A COMMIT entry, and the settings that take effect with it. A COMMIT alone in its block commits no other entry. An
-    empty value sets nothing."""
+    """A COMMIT entry, and the settings that become valid with it. A COMMIT that is alone in its block commits no other
+    entry. An empty value sets nothing."""
 
     set: Settings = Settings()
     put: dict[str, msgspec.Raw] = {}
-    """Names of the small state with their new values from this entry on, any JSON. ``null`` removes a name
-    (``state/small_state``)."""
+    """Names of the small state (the log's table of names and values), each with its new value from this entry on, which
+    is any JSON. ``null`` removes a name (``state/small_state``)."""
     acks: dict[str, AckNote] = {}
-    """Notes of acknowledgements by the uuids of their destinations; from level 3 on."""
+    """Notes of acknowledgements, by the uuids of their destinations. Notes of acknowledgements exist from level 3
+    on."""
 
     @classmethod
     def putting(cls, puts: Mapping[str, Any]) -> Self:
-        """Makes an entry that sets these names, each to a JSON value. None removes a name."""
+        """Makes an entry that sets the names in ``puts``, each to a JSON value. A value of None removes the name."""
         return cls(put={name: msgspec.Raw(msgspec.json.encode(value)) for name, value in puts.items()})
 
     @property
     def puts(self) -> dict[str, bytes | None]:
-        """Copies the values that are put, as JSON. None is for a name to be removed."""
+        """Returns a copy of the values in ``put``, as JSON. A value of None stands for a name to remove."""
         texts = {name: bytes(value) for name, value in self.put.items()}
         return {name: None if text == b"null" else text for name, text in texts.items()}
 
@@ -301,7 +307,8 @@ class CommitEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 JSON_FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""The errors that msgspec raises for bytes that are not the expected JSON. The last is for JSON nested too deeply."""
+"""The errors that msgspec raises for bytes that are not the expected JSON. ``RecursionError`` is raised for JSON nested
+too deeply."""
 _Value = TypeVar("_Value")
 
 

@@ -1,12 +1,13 @@
-"""Handles the entries of many blocks at once, by column, for scans.
+"""Reads the entries of many blocks at once, by column, for scans.
 
-The blocks are in one buffer, verified, in log order. The places of their columns follow from their headers by
-arithmetic. So the offsets of all blocks are gathered in one step, as places in the buffer:
+The blocks are in one buffer, verified, in log order. The places of the blocks' columns are computed from their headers.
+So the offsets of all blocks are gathered in one step, as places in the buffer:
 
     bytes    … |hdr|offsets| a | bc |  | hdr |offsets| d |      starts  s0 s1 s2 s3
                                                                 ends    e0 e1 e2 e3
 
-A window of blocks costs about thirty NumPy calls, and an entry about 0.05 µs. Cutting out a value costs another 0.1 µs.
+A window of blocks costs about thirty NumPy calls, and each entry about 0.05 µs. Cutting out a value costs another 0.1
+µs.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ assert (BlockFlag.KINDS, BlockFlag.TXNS, BlockFlag.KEYS) == (KINDS, TXNS, KEYS)
 
 
 class Rows:
-    """The entries of the blocks at ``at`` (multiples of 8, ascending) of ``buf``. ``headers`` are the blocks' headers
-    (``BLOCK_DTYPE``)."""
+    """The entries of the blocks at the places ``at`` (multiples of 8, ascending) of ``buf``. ``headers`` are the
+    blocks' headers (``BLOCK_DTYPE``)."""
 
     def __init__(self, buf: Buffer, at: I64, headers: npt.NDArray[np.void]) -> None:
         self.buf = buf
@@ -42,19 +43,19 @@ class Rows:
         self.layouts = layouts(headers)
 
     def only(self, which: slice) -> Rows:
-        """Returns the rows of some of the blocks, in the same buffer."""
+        """Returns the rows of the blocks ``which``, in the same buffer."""
         return Rows(self.buf, self.at[which], self.headers[which])
 
     def spread(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Repeats each block's value for every entry of the block."""
+        """Repeats the value of each block for every entry of the block."""
         return column if self.rows == len(column) else np.repeat(column, self.count)
 
     def column(self, name: str) -> I64:
-        """Repeats a header's field for every entry of its block."""
+        """Repeats the header's field ``name`` of each block for every entry of the block."""
         return self.spread(self.headers[name].astype(np.int64))
 
     def numbers(self) -> I64:
-        """Numbers the entries within their blocks, starting at 0."""
+        """Numbers the entries within their blocks, from 0 on."""
         if self.rows == len(self.count):
             return np.zeros(self.rows, np.int64)
         numbers: I64 = np.arange(self.rows, dtype=np.int64) - self.spread(np.cumsum(self.count) - self.count)
@@ -80,12 +81,13 @@ class Rows:
         return self._cuts(self.layouts.value_offsets, self.layouts.values, None)
 
     def key_cuts(self) -> tuple[I64, I64]:
-        """Returns the start and the end of each key in ``buf``. Entries of blocks without keys get empty keys at the
-        block's start."""
+        """Returns the start and the end of each key in ``buf``. Entries of blocks without keys get an empty key at the
+        start of the block."""
         return self._cuts(self.layouts.key_offsets, self.layouts.keys, self.has(KEYS))
 
     def body(self, flag: int, columns: I64, dtype: str, absent: I64) -> I64:
-        """Reads a column of the blocks with ``flag``. For entries of other blocks, takes the value from ``absent``."""
+        """Reads a column of the blocks that have ``flag``. For entries of other blocks, the value is taken from
+        ``absent``."""
         has = self.has(flag)
         if has.any():
             width = np.dtype(dtype).itemsize
@@ -95,8 +97,8 @@ class Rows:
         return absent
 
     def offsets(self, columns: I64, has: Mask | None) -> tuple[I64, I64]:
-        """Reads the start and the end in an offsets column for each entry; 0 and 0 for entries of blocks without the
-        column."""
+        """Reads the start and the end of each entry from an offsets column. For entries of blocks without that column,
+        start and end are 0."""
         places = self.spread((self.at + columns) >> 2) + self.numbers()
         words = np.frombuffer(self.buf, "<i4", len(self.buf) // 4)
         if has is None or has.all():
@@ -107,8 +109,8 @@ class Rows:
         return starts, ends
 
     def rising(self) -> Mask:
-        """Marks the blocks whose offsets rise from 0 to the length of the data. Nothing may be cut out of other
-        blocks."""
+        """Marks the blocks whose offsets rise from 0 to the length of the data. No entries may be cut out of a block
+        that is not marked."""
         values = self._rise(self.layouts.value_offsets, self.headers["value_bytes"], None)
         keyed = self.has(KEYS)
         if keyed.any():
@@ -139,7 +141,7 @@ class EntryRows(Rows):
 
     @classmethod
     def joined(cls, blocks: Sequence[Buffer]) -> EntryRows:
-        """Makes the rows of checked blocks in separate buffers, by copying their bytes into one."""
+        """Makes the rows of checked blocks that are in separate buffers, by copying them into one buffer."""
         pieces: list[Buffer] = []
         at: list[int] = []
         end = 0
@@ -159,8 +161,8 @@ class EntryRows(Rows):
     def chosen(
         self, from_vlsn: int, to_vlsn: int, kinds: frozenset[int] | None, wanted: Mask | None = None
     ) -> slice | I64:
-        """Chooses the entries with VLSNs in this range (inclusive) and of one of these ``kinds``. With ``wanted``, only
-        marked entries are chosen."""
+        """Selects the entries with VLSNs from ``from_vlsn`` to ``to_vlsn`` (inclusive) and of one of ``kinds``. With
+        ``wanted``, only the marked entries are selected."""
         first = self.first_vlsn
         span = slice(max(from_vlsn - first, 0), max(to_vlsn - first + 1, 0))
         every_kind = kinds is None or (kinds == _DATA_ONLY and not self.headers["kind"].any())
@@ -174,7 +176,7 @@ class EntryRows(Rows):
         return np.flatnonzero(right)
 
     def pairs(self, chosen: slice | I64) -> Iterable[tuple[int, bytes]]:
-        """Returns (VLSN, value) of each chosen entry."""
+        """Returns the VLSN and the value of each entry in ``chosen``."""
         starts, ends = self.value_cuts()
         return zip(self._vlsns(chosen), self._cut(starts[chosen], ends[chosen]), strict=True)
 
@@ -197,7 +199,7 @@ class EntryRows(Rows):
         return list(map(Entry, self._vlsns(chosen), *columns, kinds, txns, keys, values))
 
     def block_of(self, row: int) -> int:
-        """Returns the index of the block that contains an entry."""
+        """Returns the index of the block that contains the entry ``row``."""
         return int(np.searchsorted(np.cumsum(self.count), row, side="right"))
 
     def _vlsns(self, chosen: slice | I64) -> Sequence[int]:

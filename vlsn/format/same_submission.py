@@ -1,7 +1,7 @@
-"""Compares two submissions entry by entry, keys and values, however each submission is laid out.
+"""Compares the keys and values of two submissions, which may be laid out differently.
 
-Submissions are compared by column, as bytes and without hashes, so equal ones are equal in every byte. A submission is
-in one block, so the block that holds its first VLSN holds all of its entries.
+Submissions are compared by column, as bytes and without hashes, so equal submissions are equal in every byte. All
+entries of a submission are in one block.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from vlsn.seams import Buffer
 
 
 class _Column(NamedTuple):
-    """Some entries of a keys or values column. Their offsets are in ``offsets_in`` from ``offsets`` on. The data to
-    which they refer are in ``data_in`` from ``data`` on."""
+    """Some entries of a column of keys or values. Their offsets are in ``offsets_in`` from ``offsets`` on, and the data
+    are in ``data_in`` from ``data`` on."""
 
     offsets_in: Buffer
     offsets: int
@@ -65,8 +65,8 @@ def same(one: Submission, other: Submission) -> bool:
 
 
 def _commits_as(block: Buffer, header: BlockHeader, skip: int, submission: Submission) -> bool:
-    """Says whether the rows from ``skip`` on are a transaction if ``submission`` is one, and belong to no transaction
-    otherwise."""
+    """Returns whether the rows from ``skip`` on are a transaction if ``submission`` is a transaction, and in no
+    transaction if ``submission`` is none."""
     txn = header.first_vlsn + skip if isinstance(submission, Transaction) else 0
     if not header.flags & TXNS:
         return not txn
@@ -74,7 +74,7 @@ def _commits_as(block: Buffer, header: BlockHeader, skip: int, submission: Submi
 
 
 def lies_in(block: Buffer, first: Vlsn, submission: Submission) -> bool:
-    """Says whether the checked ``block`` holds ``submission`` from VLSN ``first`` on."""
+    """Returns whether the checked ``block`` contains ``submission`` from VLSN ``first`` on."""
     header = decode_header(block)
     skip = first - header.first_vlsn
     if skip < 0 or skip + submission.count > header.count:

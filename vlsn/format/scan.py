@@ -1,16 +1,17 @@
-"""Walks through a segment's bytes: follows the lengths in a tight loop, and does all other checks by column.
+"""Walks through the frames in a segment's bytes. A tight loop follows the frames' lengths, and all other checks are
+done by column.
 
-A buffer holds a segment from file offset ``base`` (a multiple of 8) on. Frames are found by their lengths alone. Small
-frames are found by magic and salt, for all places at once. Then every header field except the crc is checked for all
-frames at once. So the cost of a NumPy call is paid once for each window, not for each frame.
+A buffer has a segment's bytes from file offset ``base`` (a multiple of 8) on. Large frames are found by following their
+lengths. Small frames are found by magic and salt, at all places at once. Then every header field except the crc is
+checked for all frames at once. So a NumPy call is needed once for each window, not once for each frame.
 
     base = 4096          4184           4272     4272+24
       |BLOCK 64 B, prev 0 |BLOCK 60 B, prev 88   |000000…
       offsets = [4096, 4184]   end = 4272   reason = ZEROS
 
-The walk ends before the first thing that is not a frame, and says what that is. The caller decides whether it is the
-end, a torn tail or damage. Checksums are checked separately (``check_crcs``), since a segment with a sidecar is proved
-by a single pass over all its bytes.
+A walk stops before the first bytes that are not a frame, and says why. The caller decides whether that place is the
+log's end, a torn tail or damage. Checksums are checked separately (``check_crcs``), since for a segment with a sidecar
+one checksum over all its bytes is enough.
 """
 
 from __future__ import annotations
@@ -48,30 +49,30 @@ Headers = npt.NDArray[np.void]
 
 _SEARCH_BYTES = MIB
 _CLAIMS_MAX = 256
-"""The limit on the bytes read while searching for a segment's first frame, as a multiple of the segment's own bytes,
-whatever lengths are claimed."""
+"""The search for a segment's first frame reads at most this many times the segment's own bytes. False frames that claim
+a long length can so cost only a limited time."""
 _COVERED = [*range(FLAG_AT), *range(FLAG_AT + 1, FRAME_BYTES - 4)]
 _TABLE_FROM = 100
-"""The number of frames from which on header checksums are cheaper by table, by column."""
+"""From this number of frames on, checksums of headers are cheaper by table, by column."""
 _MARKS_FRAME_BYTES = 1024
-"""The largest first frame for which a window is searched for magic and salt, at 0.1 ns for each byte. With larger
-frames, following the lengths costs less, at 0.13 µs for each frame."""
+"""If the first frame has at most this size, a window is searched for magic and salt (0.1 ns for each byte). If frames
+are larger, following their lengths costs less than searching (0.13 µs for each frame)."""
 _MARKS_BYTES_MIN = 8 * KIB
 _CRC_RUN = 2048
-"""The number of pieces whose places are converted to lists at once."""
+"""The number of pieces whose places are converted to Python lists at once."""
 _VIEW_FROM = 4 * KIB
-"""The average frame size above which frames are not copied for their checksums."""
+"""If frames have at least this size on average, they are not copied to compute their checksums."""
 _BLOCK, _KIND_LAST = int(FrameKind.BLOCK), int(max(FrameKind))
-"""Plain numbers, since NumPy inspects each enum member again on every use."""
+"""Plain ints, since NumPy inspects an enum member again on every use."""
 
 
 class Stop(StrEnum):
-    """The reason why a walk ended where it did."""
+    """The reason why a walk stopped."""
 
     END = "end"
-    """The walk reached its end."""
+    """The walk reached the end that the caller has set."""
     ZEROS = "zeros"
-    """The place of the next header is all zeros."""
+    """The bytes of the next header are all zeros."""
     BAD = "bad"
     """The next header is not valid: magic, kind, flag, length, salt or prev is wrong."""
     SHORT = "short"
@@ -80,8 +81,8 @@ class Stop(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The frames found: their offsets in the file, their headers (``FRAME_DTYPE``), and where and why the walk ended.
-    Their checksums are not checked yet."""
+    """The result of a walk: the frames' offsets in the file, their headers (``FRAME_DTYPE``), and where and why the
+    walk stopped. The frames' checksums are not checked yet."""
 
     offsets: Offsets
     headers: Headers
@@ -92,22 +93,23 @@ class Walk:
         return len(self.offsets)
 
     def before(self, count: int) -> Walk:
-        """Keeps the first ``count`` frames, as if the next one were not a frame."""
+        """Returns the walk with the first ``count`` frames, as if the next frame were not a frame."""
         return Walk(self.offsets[:count], self.headers[:count], int(self.offsets[count]), Stop.BAD)
 
     def only(self, chosen: npt.NDArray[np.bool_]) -> Walk:
-        """Keeps the frames that ``chosen`` marks, which may be apart."""
+        """Returns the walk with only the frames that ``chosen`` marks. The frames of the result may have gaps between
+        them."""
         return Walk(self.offsets[chosen], self.headers[chosen], self.end, self.reason)
 
     def visible(self) -> Walk:
-        """Keeps the blocks that are not overmarked."""
+        """Returns the walk with only the blocks that no rollback has abandoned."""
         return self.only((self.headers["kind"] == _BLOCK) & (self.headers["flag"] == 0))
 
 
 def walk(buf: Buffer, *, base: int, start: int, end: int, salt: int) -> Walk:
-    """Walks the frames from file offset ``start`` to ``end`` (exclusive), both within ``buf``, whose first byte is at
-    offset ``base``. If the walk does not begin with the segment's first frame, it does not check ``prev`` of its first
-    frame."""
+    """Walks the frames from file offset ``start`` to ``end`` (exclusive). ``start`` and ``end`` must be within ``buf``,
+    whose first byte is at offset ``base``. If the first frame of the walk is not the segment's first frame, its
+    ``prev`` is not checked."""
     assert base % 8 == 0
     assert start % 8 == 0
     assert base <= start
@@ -130,7 +132,7 @@ def walk(buf: Buffer, *, base: int, start: int, end: int, salt: int) -> Walk:
 
 
 def at_offsets(buf: Buffer, *, base: int, offsets: Offsets, end: int, salt: int) -> Walk:
-    """Walks as ``walk`` does, but the frames begin at ``offsets`` (ascending, from a sidecar). The walk ends before the
+    """Walks like ``walk``, but the frames begin at ``offsets`` (ascending, from a sidecar). The walk stops before the
     first place without a frame, or with a frame that does not reach to the next place."""
     headers = frame_headers(buf, base, offsets)
     first_prev = 0 if len(offsets) and offsets[0] == FIRST_FRAME else None
@@ -158,25 +160,25 @@ def joined(headers: Sequence[Headers]) -> Headers:
 
 
 def frame_offsets(buf: Buffer, base: int, start: int, end: int, salt: int) -> Offsets:
-    """Returns where frames begin from ``start`` on, by their lengths alone. At the last place there may be no frame, or
-    one that ends past ``end``."""
+    """Returns the places at which frames begin, from ``start`` on, by following their lengths alone. At the last place
+    there may be no frame, or a frame that ends past ``end``."""
     offsets = _by_marks(buf, base, start, end, salt)
     return _by_length(buf, base, start, end) if offsets is None else offsets
 
 
 def frame_headers(buf: Buffer, base: int, offsets: Offsets) -> Headers:
-    """Returns the frames' own headers (``FRAME_DTYPE``)."""
+    """Returns the headers (``FRAME_DTYPE``) of the frames at ``offsets``."""
     return _rows(buf, offsets - base, FRAME_DTYPE)
 
 
 def block_headers(buf: Buffer, base: int, offsets: Offsets) -> npt.NDArray[np.void]:
-    """Returns the block headers (``BLOCK_DTYPE``) of the frames at ``offsets``. Each must be a BLOCK of at least 64
-    bytes."""
+    """Returns the block headers (``BLOCK_DTYPE``) of the frames at ``offsets``. Each frame at ``offsets`` must be a
+    BLOCK of at least 64 bytes."""
     return _rows(buf, offsets - base + FRAME_BYTES, BLOCK_DTYPE)
 
 
 def check_crcs(buf: Buffer, base: int, found: Walk) -> int | None:
-    """Returns the index in ``found`` of the first frame with a wrong checksum or padding, or None."""
+    """Returns the index in ``found`` of the first frame with a wrong checksum or padding, or None if all are right."""
     bad = bad_frames(buf, base, found)
     return int(bad.argmax()) if bad.any() else None
 
@@ -190,7 +192,8 @@ def bad_frames(buf: Buffer, base: int, found: Walk) -> npt.NDArray[np.bool_]:
 
 
 def frame_crcs(buf: Buffer, base: int, found: Walk) -> npt.NDArray[np.uint32]:
-    """Computes the correct checksum of each frame's bytes (about 0.25 µs for each frame, and 0.05 µs for each KiB)."""
+    """Computes the correct checksum of each frame from its bytes (about 0.25 µs for each frame, and 0.05 µs for each
+    KiB)."""
     starts = found.offsets - base + FRAME_BYTES
     ends = starts + found.headers["length"]
     values = np.empty(len(found), dtype=np.uint32)
@@ -219,7 +222,7 @@ def piece_crcs(
 
 
 def check_kind(buf: Buffer, base: int, at: int, salt: int, name: str) -> None:
-    """Checks that there is no frame of a later version at ``at``, where a walk of segment ``name`` has ended. Raises
+    """Checks that no frame of a later version is at ``at``, where a walk of segment ``name`` has stopped. Raises
     ``WrongVersion``."""
     kind = later_kind(buf, at - base, offset=at, salt=salt)
     if kind is not None:
@@ -227,8 +230,8 @@ def check_kind(buf: Buffer, base: int, at: int, salt: int, name: str) -> None:
 
 
 def check_versions(heads: Headers, offsets: Offsets, name: str) -> None:
-    """Checks that none of these blocks of segment ``name`` is of a later version. ``heads`` (``BLOCK_DTYPE``) and
-    ``offsets`` belong to frames with correct checksums. Raises ``WrongVersion``."""
+    """Checks that none of the blocks with headers ``heads``, of segment ``name``, is of a later version. ``heads``
+    (``BLOCK_DTYPE``) and ``offsets`` must belong to frames with correct checksums. Raises ``WrongVersion``."""
     for index in np.flatnonzero(heads["version"] != VERSION).tolist():
         if header_crcs(heads[index : index + 1])[0] == heads["header_crc"][index]:
             error = unread("a block", int(heads["version"][index]), VERSION)
@@ -236,8 +239,8 @@ def check_versions(heads: Headers, offsets: Offsets, name: str) -> None:
 
 
 def find_frame_after(buf: Buffer, base: int, start: int, salt: int) -> int | None:
-    """Finds the first offset ≥ ``start`` (rounded up to 8) with a whole frame of this segment in ``buf``. Magic, salt
-    and crc must be correct. The length in a bad frame is not used."""
+    """Finds the first offset at or after ``start`` (a multiple of 8) with a complete frame of this segment in ``buf``.
+    The frame's magic, salt and crc must be correct. The length in a bad frame is not used."""
     view = memoryview(buf)
     at = padded(max(start, base))
     limit = base + (len(buf) & ~7)
@@ -252,7 +255,7 @@ def find_frame_after(buf: Buffer, base: int, start: int, salt: int) -> int | Non
 
 
 def islands(buf: Buffer, base: int, start: int, salt: int) -> Iterator[Walk]:
-    """Yields every run of whole frames (with correct checksums) at or after ``start``, whatever is between them."""
+    """Yields every run of valid frames (with correct checksums) at or after ``start``, whatever is between the runs."""
     at: int | None = start
     end = base + len(buf)
     while at is not None and at < end:
@@ -266,8 +269,8 @@ def islands(buf: Buffer, base: int, start: int, salt: int) -> Iterator[Walk]:
 
 
 def salt_of(buf: Buffer, base: int, start: int) -> int | None:
-    """Finds the salt of the first whole frame from ``start`` on, for a segment whose header page cannot be read.
-    Returns None if there is no frame at all (an unused standby), or too many places that only look like a frame."""
+    """Finds the salt of the first valid frame from ``start`` on, for a segment whose header page cannot be read.
+    Returns None if there is no frame at all, or if too many places only look like a frame."""
     view = memoryview(buf)
     limit = base + (len(buf) & ~7)
     halves = np.frombuffer(view[start - base : limit - base], dtype="<u2")[::4]
@@ -276,7 +279,8 @@ def salt_of(buf: Buffer, base: int, start: int) -> int | None:
         salt = (int.from_bytes(view[position - base + 16 : position - base + 20], "little") ^ position) & U32_MAX
         if is_frame(buf, base, position, salt):
             return salt
-        # Any salt is accepted here, so magic numbers in a client's bytes may each claim all bytes after them.
+        # The search accepts any salt, so each magic number in a client's bytes may claim a length up to the end of the
+        # file.
         left -= min(int.from_bytes(view[position - base + 4 : position - base + 8], "little"), limit - position)
         if left < 0:
             return None
@@ -284,16 +288,16 @@ def salt_of(buf: Buffer, base: int, start: int) -> int | None:
 
 
 def is_frame(buf: Buffer, base: int, offset: int, salt: int) -> bool:
-    """Says whether there is a whole frame of this segment at ``offset``, with correct magic, salt, crc and padding."""
+    """Returns whether a complete frame of this segment is at ``offset``, with correct magic, salt, crc and padding."""
     header = decode_header(buf, offset - base, offset=offset, salt=salt)
     return header is not None and check_frame(buf, offset - base, header)
 
 
 def _by_length(buf: Buffer, base: int, start: int, end: int) -> Offsets:
-    """Finds where frames begin by following the lengths alone. At the last place there may be no frame, or one that
-    ends past ``end``."""
+    """Finds the places at which frames begin by following the lengths alone. At the last place there may be no frame,
+    or a frame that ends past ``end``."""
     words = memoryview(buf).cast("B")[: (end - base) & ~7].cast("I")
-    at = (start - base) // 4 + 1  # the index, in words of 4 bytes, of a header's length
+    at = (start - base) // 4 + 1  # the index of the length in a frame's header, in words of 4 bytes
     stop = len(words) - 5
     found: list[int] = []
     add = found.append
@@ -307,8 +311,8 @@ def _by_length(buf: Buffer, base: int, start: int, end: int) -> Offsets:
 
 
 def _by_marks(buf: Buffer, base: int, start: int, end: int, salt: int) -> Offsets | None:
-    """Searches for magic and salt, and checks by the lengths that the small frames found are consecutive. Returns None
-    if they are not, or are few or large."""
+    """Searches for magic and salt, and checks by the lengths that the frames found are consecutive. Returns None if the
+    frames found are not consecutive, or are few or large."""
     if end - start < _MARKS_BYTES_MIN:
         return None
     if int.from_bytes(buf[start - base + 4 : start - base + 8], "little") > _MARKS_FRAME_BYTES:
@@ -335,7 +339,7 @@ def _by_marks(buf: Buffer, base: int, start: int, end: int, salt: int) -> Offset
 
 
 def _rows(buf: Buffer, positions: Offsets, dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
-    """Gathers a value of ``dtype`` at each position (a multiple of 8) of ``buf``, in one step."""
+    """Reads a value of type ``dtype`` at each position (a multiple of 8) of ``buf``, in one step."""
     size = dtype.itemsize
     places = max(0, (len(buf) - size) // 8 + 1)
     every: npt.NDArray[np.void] = np.ndarray(places, dtype=f"V{size}", buffer=buf, strides=(8,))
@@ -349,12 +353,13 @@ def header_crcs(headers: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
 
 
 def head_crcs(headers: Headers) -> npt.NDArray[np.uint32]:
-    """Computes the crc32c of the covered part of each frame's header. The payload's crc continues from there."""
+    """Computes the crc32c of the part of each frame's header that the crc covers. The crc continues over the
+    payload."""
     return _crcs(headers.view(np.uint8).reshape(-1, FRAME_BYTES), _COVERED)
 
 
 def _crcs(raw: npt.NDArray[np.uint8], columns: Sequence[int]) -> npt.NDArray[np.uint32]:
-    """Computes the crc32c of the given byte columns of each row."""
+    """Computes the crc32c of the bytes in ``columns`` of each row."""
     width = len(columns)
     if len(raw) < _TABLE_FROM:
         data = raw[:, columns].tobytes()
@@ -368,8 +373,8 @@ def _crcs(raw: npt.NDArray[np.uint8], columns: Sequence[int]) -> npt.NDArray[np.
 
 @lru_cache(maxsize=2)
 def _tables(width: int) -> npt.NDArray[np.uint32]:
-    """Tabulates, for each value of each byte, the change that it makes to the crc32c of ``width`` zeros. A crc is
-    linear over its bytes, so the crc of any bytes is that of zeros with all these changes."""
+    """Makes the table for crcs of ``width`` bytes. For each value of each byte, it has the change to the crc32c of
+    ``width`` zeros. A crc is linear over its bytes, so the crc of any bytes is that of zeros with all these changes."""
     zeros = bytes(width)
     return np.array(
         [
@@ -381,7 +386,7 @@ def _tables(width: int) -> npt.NDArray[np.uint32]:
 
 
 def headers_good(headers: Headers, offsets: Offsets, salt: int, *, first_prev: int | None) -> npt.NDArray[np.bool_]:
-    """Marks the headers that are correct in everything but their crc. The frames are consecutive."""
+    """Marks the headers that are correct in everything but their crc. The frames must be consecutive."""
     kinds, flags = headers["kind"], headers["flag"]
     good: npt.NDArray[np.bool_] = headers["magic"] == MAGIC
     good &= (kinds >= 1) & (kinds <= _KIND_LAST)

@@ -1,11 +1,11 @@
-"""Sealing: turns submissions into blocks, in order, by block and never by entry.
+"""Sealing turns submissions into blocks, in order. There is no Python step for each entry.
 
-Small submissions are merged greedily while the block has at most ``block_bytes_max`` bytes and 65 536 entries. A
-submission of 32 KiB or more gets a block of its own, since copying it costs more than a block. A submission is never
-split. A batch that is alone in its block keeps its body's bytes and crc. Only the 64 bytes before them are new. A block
-in which any submission has a producer has the producer columns, with a row for each submission. A transaction is one
-submission, so one block holds all of it. Its entries have the VLSN of its first entry as their id, and a COMMIT ends
-it.
+Small submissions are merged into one block, up to ``block_bytes_max`` bytes and 65 536 entries. A submission of 32 KiB
+or more gets a block of its own, since copying it would cost more than a block. A submission is never split. If a batch
+is alone in its block, the batch's body and crc are used unchanged, and only the 64 bytes of the header are new. If any
+submission of a block has a producer, the block has the producer columns, with a row for each submission. A transaction
+is one submission, so all of it is in one block. The entries of a transaction have the VLSN of its first entry as their
+id, and its last entry is a COMMIT.
 
     [Values(2), Values(1), Batch(3)] from VLSN 10  ->  one block, 10 … 15, submissions 3
     [Values(1), Transaction(2 entries)] from VLSN 10  ->  one block, 10 … 13: txns 0 11 11 11, the last one a COMMIT
@@ -32,29 +32,30 @@ from vlsn.limits import BATCH_ENTRIES_MAX, BLOCK_BYTES_MAX, KIB
 from vlsn.seams import Buffer
 
 ALONE_BYTES = 32 * KIB
-"""The size from which on submissions are not merged, since the copy (0.1 ms for 100 KiB) costs more than a block."""
+"""Submissions of at least this size are not merged, since the copy (0.1 ms for 100 KiB) costs more than a block."""
 
 MIXED_ENTRIES_MAX = 64
-"""The number of entries up to which plain submissions share a block with transactions, and so get columns for them."""
+"""Plain submissions of at most this many entries share a block with transactions. In a block with transactions, plain
+submissions have the columns for transactions, too."""
 
 _PRODUCER, _KEYED = attrgetter("producer"), attrgetter("keyed")
 _DATA = int(EntryKind.DATA)
 _COMMIT = int(EntryKind.COMMIT)
 _PADDING_BYTES_MAX = BLOCK_BYTES + 5 * 8
-"""The most bytes that a block takes beside its entries: the header, one more offset in two columns, and padding."""
+"""The most bytes that a block needs besides its entries: the header, one more offset in two columns, and padding."""
 
 
 class Sealed(Record, frozen=True, gc=False):
-    """A whole block with its VLSNs. It contains the next ``submissions`` of the given submissions, in order."""
+    """A complete block with its VLSNs. The block contains the next ``submissions`` submissions, in order."""
 
     data: bytes
     first_vlsn: Vlsn
     last_vlsn: Vlsn
     submissions: int
     txn_end: Vlsn = NULL_VLSN
-    """The last COMMIT of a transaction in the block, 0 for none."""
+    """The last COMMIT of a transaction in the block; 0 for none."""
     says: bool = False
-    """True if the COMMIT of one of its transactions has a value."""
+    """True if the COMMIT of some transaction in the block has a value."""
 
 
 def seal(
@@ -67,7 +68,7 @@ def seal(
     block_bytes_max: int = BLOCK_BYTES_MAX,
 ) -> list[Sealed]:
     """Seals all ``submissions`` as blocks of DATA, at least one block, with VLSNs from ``first_vlsn`` on. There must be
-    at least one submission, and ``dtvlsn`` must be below ``first_vlsn``. This costs 10 µs for 64 single values."""
+    at least one submission, and ``dtvlsn`` must be below ``first_vlsn``. Sealing 64 single values costs 10 µs."""
     if len(submissions) == 1 and isinstance(submissions[0], Batch):
         return [_seal_alone(submissions[0], term, first_vlsn, dtvlsn, clock_us)]
     bytes_max = block_bytes_max - _PADDING_BYTES_MAX
@@ -87,13 +88,14 @@ def seal(
 def seal_local(
     kinds: Sequence[int], values: Sequence[bytes], *, term: int, first_vlsn: int, dtvlsn: int, clock_us: int
 ) -> Sealed:
-    """Seals one block of the log's own entries (TERM, GROUP), which are not part of a submission."""
+    """Seals one block of entries of the log's own (TERM, GROUP), which are not part of a submission."""
     return _seal_columns(columns_of(values), 0, term, first_vlsn, dtvlsn, clock_us, kinds)
 
 
 def _gather(submissions: Sequence[Submission], bytes_max: int) -> Columns | None:
-    """Gathers the columns of small submissions in one pass. Returns None if they do not fit one block together, or are
-    not small. Small submissions are values, or batches of one entry without a key, as in most groups."""
+    """Gathers the columns of small submissions in one pass. Small submissions are values, or batches of one entry
+    without a key, as in most groups. Returns None if some submission is not small, or the submissions do not fit one
+    block."""
     values: list[Buffer] = []
     plain = True
     for one in submissions:
@@ -139,8 +141,8 @@ def _keys_of(submissions: Sequence[Submission]) -> list[bytes]:
 def _runs(
     submissions: Sequence[Submission], bytes_max: int, named: bool, mixed: bool
 ) -> Iterator[Sequence[Submission]]:
-    """Cuts the submissions into runs, each for one block. With ``named``, some have a producer. With ``mixed``, some
-    are transactions."""
+    """Divides the submissions into runs, each for one block. ``named`` says that some submissions have a producer.
+    ``mixed`` says that some are transactions."""
     row = producer_bytes(1) if named else 0
     start, size, count = 0, 0, 0
     for at, one in enumerate(submissions):
@@ -238,7 +240,7 @@ def _seal_alone(batch: Batch, term: int, first_vlsn: int, dtvlsn: int, clock_us:
 
 
 def merge(run: Sequence[Submission]) -> Columns:
-    """Merges many submissions into one set of columns, in order, without the columns for producers and transactions."""
+    """Merges many submissions into one set of columns, in order, but not the columns for producers and transactions."""
     keyed = any(map(_KEYED, run))
     values, keys = _Column(), _Column() if keyed else None
     count = 0
@@ -264,7 +266,7 @@ def _add(one: Values | Batch, values: _Column, keys: _Column | None) -> None:
             keys.add_pieces(one.keys if one.keys is not None else [b""] * one.count)
         return
     body = one.body
-    if not one.flags:  # the body consists of offsets and values only
+    if not one.flags:  # the body has only offsets and values
         values.add_column(body, 0, len(body) - one.value_bytes, one.count, one.value_bytes)
         if keys is not None:
             keys.add_pieces([b""] * one.count)
@@ -280,14 +282,14 @@ def _add(one: Values | Batch, values: _Column, keys: _Column | None) -> None:
 
 
 class _Column:
-    """A variable-length column that is built from single pieces and whole columns."""
+    """A column of variable-length values that is built from single pieces and complete columns."""
 
     __slots__ = ("_data", "_lengths", "_offsets", "_size")
 
     def __init__(self) -> None:
         self._offsets: list[Buffer] = [bytes(4)]
         self._lengths: list[int] = []
-        """The lengths of the pieces in ``_data`` that are not in ``_offsets`` yet."""
+        """The lengths of the pieces in ``_data`` whose offsets are not in ``_offsets`` yet."""
         self._data: list[Buffer] = []
         self._size = 0
         """The number of bytes that ``_offsets`` covers."""
@@ -301,7 +303,7 @@ class _Column:
         self._data.append(piece)
 
     def add_column(self, body: memoryview, offsets_at: int, data_at: int, count: int, size: int) -> None:
-        """Adds a batch's column, which is at these places of its body."""
+        """Adds a column of a batch. ``offsets_at`` and ``data_at`` are the column's places in the batch's ``body``."""
         self._data.append(body[data_at : data_at + size])
         if count == 1:
             self._lengths.append(size)

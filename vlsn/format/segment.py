@@ -1,14 +1,15 @@
-"""A segment's name and its header, the first 4 KiB of the file. This module does no I/O.
+"""The name of a segment file and the segment's header, the first 4 KiB of the file. This module does no I/O.
 
     0        8       10    12   16     20   24          32         40
     |VLSNLOG1|version|state|salt|number|size|incarnation|created_us|
     40          44       48             56    88   120     4092
     |prev_number|prev_end|prev_last_vlsn|group|node| zeros |crc|
 
-Frames start at 4096, and are followed by zeros. ``prev_*`` describe the end of the previous segment: its number, the
-offset up to which it was synced, and its last VLSN. Bytes of that segment past this offset are dead. In a standby
-(PREPARED) these fields are 0, since they are not known yet. Names are padded with zeros. ``crc`` covers bytes 0–4091.
-In a header of any version, magic, version and crc are at the same offsets.
+Frames start at 4096; the bytes after the last frame are zeros. The fields ``prev_*`` describe the end of the previous
+segment: its number, the offset up to which it was synced, and its last VLSN. Bytes of the previous segment past
+``prev_end`` are dead. In a standby (a prepared segment, PREPARED) the fields ``prev_*`` are 0, since they are not known
+yet. Names are padded with zeros. ``crc`` covers bytes 0–4091. In a header of any version, magic, version and crc are at
+the same offsets.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ HEADER_PAGE = 4096
 FIRST_FRAME = HEADER_PAGE
 MAGIC = b"VLSNLOG1"
 NUMBER_MAX = 99_999_999
-"""The highest number has eight digits, so that names sort by number."""
+"""The highest number of a segment. A segment's number has at most eight digits, so that file names sort by number."""
 
 _HEADER = Struct("<8sHHIIIQQIIQ32s32s")
 _CRC_AT = HEADER_PAGE - 4
@@ -43,7 +44,7 @@ assert _HEADER.size == 120
 
 class SegmentState(IntEnum):
     PREPARED = 1
-    """A standby, which is named, numbered and zeroed, but not part of the log yet."""
+    """The state of a standby: a segment that has a name, a number and zeros, but is not part of the log yet."""
     ACTIVE = 2
 
 
@@ -61,14 +62,14 @@ def sidecar_name(number: int) -> str:
 
 
 def parse_segment_name(name: str) -> int | None:
-    """Returns the number in a segment file's name, or None for any other file."""
+    """Returns the number in a segment file's name, or None if ``name`` is not a segment file's."""
     match = _NAME.match(name)
     return int(match[1]) or None if match else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentHeader:
-    """A segment's header. ``size`` is the number of bytes allocated for the segment."""
+    """The header of a segment. ``size`` is the number of bytes allocated for the segment."""
 
     group: str
     node: str
@@ -82,7 +83,8 @@ class SegmentHeader:
     prev_end: int = 0
     prev_last_vlsn: int = 0
     level: int = 1
-    """The header's version. It is the group's level that was durable when the segment was prepared."""
+    """The version of the header. The version of a header is the group's level that was durable when the segment was
+    prepared."""
 
     def encode(self) -> bytes:
         """Encodes the whole header page."""
@@ -156,5 +158,5 @@ class SegmentHeader:
 
 
 def decode_name(field: bytes) -> str:
-    """Decodes the text before the zeros in a field of 32 bytes. ``is_name`` checks whether it is a valid name."""
+    """Decodes the text before the zeros in a field of 32 bytes. ``is_name`` checks whether the text is a valid name."""
     return field.rstrip(b"\0").decode("ascii", "replace")

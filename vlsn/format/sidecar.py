@@ -1,13 +1,13 @@
-"""A segment's sidecar. It is derived from the segment, written when the segment is sealed, and deleted before any frame
-in the segment is overmarked.
+"""A segment's sidecar: a file of frame offsets and a checksum, derived from the segment. The sidecar is written when
+the segment is sealed. The sidecar is deleted before a rollback changes the flag of any frame in the segment.
 
     0        8       12     16   20  24     28          32         40        48      56            56 + 4 * frames
     |VLSNIDX1|version|number|salt|end|frames|content_crc|first_vlsn|last_vlsn|entries| offsets u32 … |crc|
 
-``offsets`` are those of every frame, rising, from 4096 on. ``end`` is the offset where the last frame ends.
-``content_crc`` is the crc32c of the segment's bytes from 0 to ``end``, computed as they were written, with every flag
-byte taken as 0. ``crc`` covers all bytes before it. ``first_vlsn``, ``last_vlsn`` and ``entries`` are those of the
-blocks that are not overmarked, or 0 if there are none.
+``offsets`` has the offset of every frame, rising, from 4096 on. ``end`` is the offset at which the last frame ends.
+``content_crc`` is the crc32c of the segment's bytes from 0 to ``end``, computed when the bytes were written, with every
+flag byte taken as 0. ``crc`` covers all bytes before it. ``first_vlsn``, ``last_vlsn`` and ``entries`` describe the
+blocks that no rollback has abandoned; they are 0 if there are none.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ assert _HEADER.size == 56
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sidecar:
-    """The facts of one sealed segment. ``crc`` is the segment's ``content_crc``."""
+    """The content of a sidecar, about one sealed segment. ``crc`` is the ``content_crc`` of the segment."""
 
     number: int
     salt: int
@@ -68,8 +68,8 @@ class Sidecar:
 
     @classmethod
     def decode(cls, data: Buffer) -> Sidecar:
-        """Decodes the sidecar that fills ``data`` exactly. Its offsets are a view into ``data``. Raises ``BadBody`` or
-        ``WrongVersion``."""
+        """Decodes the sidecar that fills ``data`` exactly. The sidecar's offsets are a view into ``data``. Raises
+        ``BadBody`` or ``WrongVersion``."""
         if not _HEADER.size + 4 <= len(data) <= SIDECAR_BYTES_MAX:
             raise BadBody(f"a sidecar of {len(data)} bytes")
         magic, version, number, salt, end, frames, content, first, last, entries = _HEADER.unpack_from(data)
@@ -107,7 +107,7 @@ class Sidecar:
 
 def content_crc(segment: Buffer, offsets: NDArray[np.uint32]) -> int:
     """Computes the crc32c of ``segment``, the file's bytes from 0 to the log's end, with every frame's flag taken as 0.
-    ``offsets`` are the places where frames begin. The bytes are copied only if a flag is set."""
+    ``offsets`` are the places at which frames begin. The bytes are copied only if a flag is set."""
     view = np.frombuffer(segment, np.uint8)
     flags_at = offsets.astype(np.int64) + FLAG_AT
     if not view[flags_at].any():

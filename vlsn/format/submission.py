@@ -1,10 +1,10 @@
-"""Submissions: entries of a client that are logged together or not at all.
+"""Submissions. A submission is a number of entries from one client that are logged together or not at all.
 
     Values       plain values, with or without keys
-    Batch        a client's batch, sealed by the bytes as it came (``batch.py``)
-    Transaction  several of them, and the COMMIT that ends them
+    Batch        a client's batch, whose bytes are used as received (``batch.py``)
+    Transaction  several values and batches, and a COMMIT after them
 
-Each submission is in one block. In every file, feed and rollback, a block is either whole or absent.
+All entries of a submission are in one block. In every file, feed and rollback, a block is either complete or absent.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from vlsn.format.producer_columns import PRODUCER_BYTES
 from vlsn.limits import BATCH_ENTRIES_MAX, BODY_BYTES_MAX, ENTRY_BYTES_MAX, KEY_BYTES_MAX, TRANSACTION_BYTES_MAX
 
 TRANSACTION_OVERHEAD_BYTES = 9
-"""The additional bytes of an entry in a block with transactions: its transaction's id, and its kind."""
+"""The bytes that an entry needs in addition in a block with transactions: the id of its transaction, and its kind."""
 
 
 class Values:
-    """A submission of plain values. ``keys`` has the length of ``values`` (empty: no key), or is None if no entry has a
-    key. ``producer`` is a producer's id and this submission's sequence."""
+    """A submission of plain values. ``keys`` has as many keys as there are ``values`` (an empty key means no key), or
+    is None if no entry has a key. ``producer`` is the producer's id and this submission's sequence."""
 
     __slots__ = ("bytes", "count", "keys", "plain", "producer", "sequence", "values")
 
@@ -40,12 +40,12 @@ class Values:
         self.keys = None if keys is None else key_column(keys)
         self.count = len(values)
         self.bytes = sum(map(len, values)) + ENTRY_OVERHEAD_BYTES * self.count
-        """The most bytes that the submission takes in a block and in the queue."""
+        """The most bytes that the submission occupies in a block and in the queue."""
         if self.keys is not None:
             self.bytes += sum(map(len, self.keys))
         self.producer, self.sequence = producer
         self.plain = self.keys is None and not self.producer
-        """True if there are only values, without keys or a producer."""
+        """True if the submission has only values, without keys and without a producer."""
         if self.producer:
             self.bytes += PRODUCER_BYTES
 
@@ -55,8 +55,9 @@ class Values:
 
 
 class Transaction:
-    """Parts that are logged together, followed by a COMMIT with the value ``commit``. Without parts there is only the
-    COMMIT. ``producer`` is a producer's id and this submission's sequence. The parts have no producer."""
+    """A transaction: parts that are logged together, and a COMMIT with the value ``commit`` after them. If there are no
+    parts, only the COMMIT is logged. ``producer`` is the producer's id and this submission's sequence; the parts have
+    no producer."""
 
     __slots__ = ("bytes", "commit", "count", "keyed", "parts", "producer", "sequence")
 
@@ -75,15 +76,15 @@ class Transaction:
         self.count = count
         self.keyed = keyed
         self.bytes = size + TRANSACTION_OVERHEAD_BYTES * count + (PRODUCER_BYTES if self.producer else 0)
-        """The most bytes that the transaction takes in a block and in the queue."""
+        """The most bytes that the transaction occupies in a block and in the queue."""
 
 
 Submission: TypeAlias = Values | Batch | Transaction
 
 
 def check_transaction(entries: int, size: int) -> None:
-    """Checks that a transaction of ``entries`` entries, with its COMMIT, and of ``size`` bytes fits one block. Raises
-    ``TooLarge``."""
+    """Checks that a transaction of ``entries`` entries, including its COMMIT, and of ``size`` bytes fits one block.
+    Raises ``TooLarge``."""
     if entries > BATCH_ENTRIES_MAX or size > TRANSACTION_BYTES_MAX:
         most = f"at most {BATCH_ENTRIES_MAX - 1} and {TRANSACTION_BYTES_MAX}"
         raise TooLarge(f"a transaction of {entries - 1} entries, {size} bytes with what lies beside them; {most}")
@@ -99,8 +100,8 @@ def check_values(
     body_bytes_max: int = BODY_BYTES_MAX,
     entries_max: int = BATCH_ENTRIES_MAX,
 ) -> None:
-    """Checks the limits of one submission. ``named`` says that it has a producer. Raises ``TooLarge``, or ``BadBody``
-    if there are no values, or another number of keys."""
+    """Checks the limits of one submission. ``named`` means that the submission has a producer. Raises ``TooLarge``.
+    Raises ``BadBody`` if there are no values, or if the number of keys differs from the number of values."""
     if not values or (keys is not None and len(keys) != len(values)):
         raise BadBody(f"{len(values)} values and {len(keys or ())} keys")
     if len(values) > entries_max:
@@ -130,7 +131,7 @@ def values_of(
     key_bytes_max: int = KEY_BYTES_MAX,
     body_bytes_max: int = BODY_BYTES_MAX,
 ) -> Values:
-    """Makes a submission within these limits. Raises ``TooLarge`` or ``BadBody``."""
+    """Makes a submission of ``values`` after checking the limits. Raises ``TooLarge`` or ``BadBody``."""
     check_values(
         values,
         keys,

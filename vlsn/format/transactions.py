@@ -1,11 +1,12 @@
-"""Transactions in a block: rows that have the VLSN of their first row as their id, the last of them a COMMIT.
+"""Transactions in a block. The rows of a transaction have the VLSN of its first row as their id, and its last row is a
+COMMIT.
 
     vlsn   10    11    12      13      14
     txn     0    11    11      11      14
-    kind  DATA  DATA  DATA  COMMIT  COMMIT        10 is no transaction's; 11 … 13 are one, 14 commits nothing but itself
+    kind  DATA  DATA  DATA  COMMIT  COMMIT        10 is in no transaction; 11 … 13 are one; 14 is a COMMIT alone
 
-One block holds all of a transaction, so a log never contains an open transaction. Torn tails, rollbacks, cleanings and
-the end of a read are always between whole blocks, so none of them splits a transaction.
+All rows of a transaction are in one block, so a log never contains an open transaction. Torn tails, rollbacks,
+cleanings and the end of a read are always between two blocks, so they never split a transaction.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from vlsn.errors import BadTransaction
 from vlsn.format.columns import SMALL_COLUMN, u64
 
 DATA, COMMIT = 0, 3
-"""The two kinds of entries in a transaction, as in ``block.EntryKind``."""
+"""The kinds of entries in a transaction, with the same numbers as in ``block.EntryKind``."""
 
 
 def check_transactions(txns: bytes, kinds: bytes, first_vlsn: int) -> None:
-    """Checks that each transaction of a block is whole in the block: its id, its DATA entries, and one COMMIT at its
-    end. ``txns`` has a u64 for each entry, and ``kinds`` a byte. Raises ``BadTransaction`` if one is not whole."""
-    if txns != _all_whole(kinds, first_vlsn):  # most often every row belongs to a transaction
+    """Checks that each transaction of a block is complete in the block: its id, its DATA entries, and one COMMIT at its
+    end. ``txns`` has a u64 for each entry, and ``kinds`` a byte. Raises ``BadTransaction`` if one is incomplete."""
+    if txns != _all_whole(kinds, first_vlsn):  # in most blocks with transactions, every row belongs to one
         _check_rows(np.frombuffer(txns, "<u8"), np.frombuffer(kinds, np.uint8), first_vlsn)
 
 
 def _all_whole(kinds: bytes, first_vlsn: int) -> bytes:
-    """Returns the ids' column of a block of these kinds in which every row belongs to a whole transaction. Returns b""
-    if the kinds cannot be such a block's."""
+    """Returns the column of ids for a block with these ``kinds`` in which every row belongs to a complete transaction.
+    Returns b"" if the kinds cannot be those of complete transactions only."""
     if len(kinds) <= SMALL_COLUMN:
         return _few_whole(kinds, first_vlsn)
     ends = np.frombuffer(kinds, np.uint8).nonzero()[0] + 1

@@ -3,12 +3,13 @@
     {1, 2, 3, 7, 9, 10}     firsts [1 7 9]   lasts [3 7 10]
 
     packed   count ‖ heads ‖ lengths, each number a varint (LEB128)
-             head     VLSNs between the interval before and this one << 1 | it is longer than one
-             length   VLSNs of the interval − 2, of those that are longer
+             head     number of VLSNs between the interval before and this one << 1 | 1 if this one is longer than one
+             length   (only for intervals longer than one) the number of VLSNs in the interval − 2
              here: 3 ‖ 1 6 3 ‖ 1 0
 
 A set is immutable, so each change makes another set. Packing, unpacking and all operations work by column, without a
-Python step for each VLSN. If VLSNs in a window of 10,000 are acknowledged at random, each packs into one or two bytes.
+Python step for each VLSN. If VLSNs in a window of 10,000 are acknowledged at random, each needs one or two bytes in
+packed form.
 """
 
 from __future__ import annotations
@@ -27,24 +28,25 @@ Vlsns: TypeAlias = npt.NDArray[np.int64]
 Span: TypeAlias = tuple[int, int]
 """The first and the last VLSN, inclusive."""
 _LAST: Final = 1 << 62
-"""A VLSN that no set and no log reaches."""
+"""A number that is higher than all VLSNs of sets and logs."""
 _VARINT_BYTES_MAX: Final = 10
 _SMALL_BYTES: Final = 24
-"""The most bytes of a packed set of one interval, which is unpacked in plain Python. Larger ones are invalid."""
+"""The most bytes of a packed set of one interval. A packed set of one interval is unpacked in plain Python; if it is
+larger, it is invalid."""
 _STEPS: Final = np.array([1 << 7 * size for size in range(1, _VARINT_BYTES_MAX)], np.uint64)
 
 
 @dataclass(frozen=True, eq=False)
 class VlsnSet:
-    """A set of VLSNs from 1 on. ``firsts`` and ``lasts`` are the ends of its intervals, ascending, with a gap between
-    any two."""
+    """A set of VLSNs from 1 on. ``firsts`` and ``lasts`` are the ends of the set's intervals, ascending, with a gap
+    between any two intervals."""
 
     firsts: Vlsns = field(default_factory=lambda: np.empty(0, np.int64))
     lasts: Vlsns = field(default_factory=lambda: np.empty(0, np.int64))
 
     @classmethod
     def of(cls, vlsns: npt.ArrayLike) -> VlsnSet:
-        """Makes the set of these VLSNs, in any order, with duplicates allowed."""
+        """Makes the set of ``vlsns``, which may be in any order and have duplicates."""
         column = np.asarray(vlsns, np.int64)
         if not (column[1:] > column[:-1]).all():
             column = np.unique(column)
@@ -54,25 +56,26 @@ class VlsnSet:
 
     @classmethod
     def between(cls, first: int, last: int) -> VlsnSet:
-        """Makes the set of the VLSNs from ``first`` to ``last``, or the empty set if ``last`` is less."""
+        """Makes the set of the VLSNs from ``first`` to ``last``, or the empty set if ``last`` is less than
+        ``first``."""
         return cls.covering([first], [last]) if first <= last else cls()
 
     @classmethod
     def covering(cls, firsts: npt.ArrayLike, lasts: npt.ArrayLike) -> VlsnSet:
-        """Makes the union of non-empty intervals in any order."""
+        """Makes the union of non-empty intervals, which may be in any order."""
         begins, ends = np.asarray(firsts, np.int64), np.asarray(lasts, np.int64)
         order = np.argsort(begins, kind="stable")
         return cls(begins[order], np.maximum.accumulate(ends[order]))._joined() if len(order) else cls()
 
     @classmethod
     def of_spans(cls, spans: Iterable[Span]) -> VlsnSet:
-        """Makes the union of these spans."""
+        """Makes the union of ``spans``."""
         firsts, lasts = np.array(list(spans), np.int64).reshape(-1, 2).T
         return cls.covering(firsts, lasts)
 
     @classmethod
     def covering_all(cls, sets: Sequence[VlsnSet]) -> VlsnSet:
-        """Makes the union of all these sets."""
+        """Makes the union of all ``sets``."""
         there = [each for each in sets if each]
         if len(there) < 2:
             return there[0] if there else cls()
@@ -124,11 +127,11 @@ class VlsnSet:
 
     @property
     def last(self) -> int:
-        """The highest VLSN in the set, 0 for an empty set."""
+        """The highest VLSN in the set; 0 for an empty set."""
         return int(self.lasts[-1]) if len(self.lasts) else 0
 
     def has(self, vlsns: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        """Marks those of ``vlsns`` that are in the set."""
+        """Marks the VLSNs in ``vlsns`` that are in the set."""
         asked = np.asarray(vlsns, np.int64)
         if not len(self.firsts):
             return np.zeros(asked.shape, np.bool_)
@@ -137,11 +140,11 @@ class VlsnSet:
         return found
 
     def covers(self, first: int, last: int) -> bool:
-        """Says whether every VLSN from ``first`` to ``last`` is in the set."""
+        """Returns whether every VLSN from ``first`` to ``last`` is in the set."""
         return not self.left([(first, last)])
 
     def count_in(self, first: int, last: int) -> int:
-        """Counts the set's VLSNs from ``first`` to ``last``."""
+        """Returns how many VLSNs from ``first`` to ``last`` are in the set."""
         return int(np.maximum(np.minimum(self.lasts, last) - np.maximum(self.firsts, first) + 1, 0).sum())
 
     def left(self, spans: Iterable[Span]) -> list[Span]:
@@ -162,7 +165,7 @@ class VlsnSet:
         return list(zip(self.firsts.tolist(), self.lasts.tolist(), strict=True))
 
     def vlsns(self) -> Vlsns:
-        """Returns the VLSNs of the set one by one, ascending. Meant for small sets."""
+        """Returns the VLSNs of the set one by one, ascending. This method is meant for small sets."""
         sizes = self.lasts - self.firsts + 1
         starts = np.repeat(self.firsts - np.cumsum(sizes) + sizes, sizes)
         return np.asarray(starts + np.arange(int(sizes.sum())), np.int64)
@@ -207,7 +210,7 @@ class VlsnSet:
     # The packed form.
 
     def pack(self) -> bytes:
-        """Packs the set. An empty set gives no bytes."""
+        """Packs the set into bytes. An empty set is packed into no bytes."""
         if not self:
             return b""
         if len(self.firsts) == 1:
@@ -218,7 +221,7 @@ class VlsnSet:
         return _varints(np.concatenate((np.array([len(heads)], np.uint64), heads, sizes[sizes > 0] - np.uint64(1))))
 
     def _pack_one(self) -> bytes:
-        """Packs a set of one interval, as acknowledgements in order have."""
+        """Packs a set of one interval, as acknowledgements in order produce."""
         first, more = int(self.firsts[0]), int(self.lasts[0] - self.firsts[0])
         packed = bytearray(b"\x01")
         for number in ((first - 1) << 1 | (more > 0), *([more - 1] if more else ())):
@@ -230,7 +233,7 @@ class VlsnSet:
 
     @classmethod
     def unpack(cls, packed: bytes) -> VlsnSet:
-        """Unpacks a set. Raises ``BadBody`` for bytes that ``pack`` has not made."""
+        """Unpacks a set. Raises ``BadBody`` for bytes that ``pack`` cannot have made."""
         if not packed:
             return cls()
         if len(packed) <= _SMALL_BYTES and packed[0] == 1:
@@ -244,7 +247,7 @@ class VlsnSet:
             raise BadBody(f"a set of VLSNs: {len(numbers)} numbers are not {count} intervals")
         sizes = np.zeros(count, np.uint64)
         sizes[longer] = lengths
-        # The sums are checked in floats first, so that no integer sum overflows.
+        # The sums are computed as floats first, so that no sum of integers overflows.
         if float(heads.sum(dtype=np.float64)) / 2 + float(sizes.sum(dtype=np.float64)) + 2 * count >= _LAST:
             raise BadBody("a set of VLSNs that goes past the last one")
         spans = sizes.astype(np.int64) + longer
@@ -256,7 +259,7 @@ class VlsnSet:
 
     @classmethod
     def _unpack_one(cls, packed: bytes) -> VlsnSet:
-        """Unpacks a set of one interval, as acknowledgements in order have."""
+        """Unpacks a set of one interval, as acknowledgements in order produce."""
         numbers, number, shift = list[int](), 0, 0
         for byte in packed[1:]:
             number |= (byte & 0x7F) << shift

@@ -1,12 +1,12 @@
-"""Buckets: runs of mappings from a block's first VLSN to its LSN. Each bucket covers one segment only.
+"""Buckets. A bucket is a run of mappings from a block's first VLSN to the block's LSN, within one segment.
 
-1. A bucket covers ``first`` … ``last`` of one segment, and its mappings rise in VLSN and in offset.
-2. The first mapping is that of ``first``, and the last mapping is that of the bucket's last block, which ends at
-   ``last``. If a cut did not know that block, the last mapping is the closest one before it. In this case ``last`` may
-   be in the next segment, but no mapping is.
-3. The mappings between are sparse, so a reader takes the closest mapping at or before a VLSN and walks the block
-   headers from there.
-4. Only the current bucket is changed. ``freeze`` makes the permanent bucket, whose form on disk is
+1. A bucket covers VLSNs ``first`` … ``last`` of one segment, and the bucket's mappings rise in VLSN and in offset.
+2. The first mapping of a bucket is that of VLSN ``first``. The last mapping is that of the bucket's last block, which
+   ends at ``last``. If the index was cut at a block without a known mapping, the bucket's last mapping is the closest
+   one before the cut. In a bucket that was cut so, ``last`` may be in the next segment, but no mapping is.
+3. The mappings between the first and the last are sparse. A reader finds the closest mapping at or before a VLSN, and
+   walks the block headers from there.
+4. Only the current bucket is changed. ``freeze`` makes a permanent bucket from it. On disk, a bucket has the form
 
     0       2   4       8       12          16      24              24+4n      24+8n
     |version| 0 |  file | count | last_delta| first | u32 deltas[n] | u32 offsets[n] |
@@ -47,7 +47,8 @@ def bucket_key(first: Vlsn) -> bytes:
 
 
 class Bucket(msgspec.Struct, frozen=True, gc=False):
-    """A bucket that is not changed any more. It is a Struct because every lookup in the store makes one."""
+    """A run of mappings from VLSN to LSN that no longer changes. ``Bucket`` is a Struct because every lookup in the
+    store makes a new one."""
 
     file: int
     first: Vlsn
@@ -63,7 +64,7 @@ class Bucket(msgspec.Struct, frozen=True, gc=False):
         return self._mapping(bisect_right(self.deltas, vlsn - self.first) - 1)
 
     def at_or_after(self, vlsn: Vlsn) -> Mapping | None:
-        """Returns the closest mapping at or after ``vlsn``, or None if ``vlsn`` is past the last mapping."""
+        """Returns the closest mapping at or after ``vlsn``, or None if ``vlsn`` is past the bucket's last mapping."""
         at = bisect_left(self.deltas, vlsn - self.first)
         return self._mapping(at) if at < len(self.deltas) else None
 
@@ -71,8 +72,8 @@ class Bucket(msgspec.Struct, frozen=True, gc=False):
         return map(self._mapping, range(len(self.deltas)))
 
     def cut_tail(self, last: Vlsn, cap: Mapping | None) -> Bucket:
-        """Keeps the mappings up to ``last``. If the block that ends at ``last`` is known, ``cap`` is its mapping, and
-        becomes the last one."""
+        """Returns the bucket with the mappings up to ``last``. If the block that ends at ``last`` is known, ``cap`` is
+        its mapping, and becomes the bucket's last mapping."""
         keep = bisect_left(self.deltas, (cap[0] if cap else last + 1) - self.first)
         deltas, offsets = list(self.deltas[:keep]), list(self.offsets[:keep])
         if cap:
@@ -81,7 +82,8 @@ class Bucket(msgspec.Struct, frozen=True, gc=False):
         return Bucket(self.file, self.first, last, deltas, offsets)
 
     def cut_head(self, cap: Mapping) -> Bucket:
-        """Keeps the mappings from ``cap`` on, the mapping of the first block that is kept."""
+        """Returns the bucket with the mappings from ``cap`` on. ``cap`` is the mapping of the first block that is
+        kept."""
         first, at = cap
         skip = bisect_right(self.deltas, first - self.first)
         shift = first - self.first
@@ -93,7 +95,7 @@ class Bucket(msgspec.Struct, frozen=True, gc=False):
         return header + array("I", self.deltas).tobytes() + array("I", self.offsets).tobytes()
 
     def verify(self) -> None:
-        """Raises ``Damaged`` unless the mappings rise and lie within the bucket. Takes O(n) time."""
+        """Raises ``Damaged`` unless the mappings rise and are within the bucket's VLSNs. Takes O(n) time."""
         for column in (self.deltas, self.offsets):
             rising = np.asarray(column)
             if (rising[1:] <= rising[:-1]).any():
@@ -109,8 +111,8 @@ def single(block_first: Vlsn, last: Vlsn, at: Lsn) -> Bucket:
 
 
 def decode(key: bytes, value: bytes) -> Bucket:
-    """Decodes the bucket stored under ``key``. Its columns are views of ``value``. Makes all checks that take O(1)
-    time. Raises ``Damaged``, or ``WrongVersion`` for a later version, since the checksum was correct."""
+    """Decodes the bucket stored under ``key``. The bucket's columns are views of ``value``. Makes all checks that need
+    O(1) time. Raises ``Damaged``, or ``WrongVersion`` if the version is a later one, since the checksum was correct."""
     if len(key) != KEY.size or len(value) < HEADER.size:
         raise Damaged(f"no index bucket: key {key.hex()} with {len(value)} bytes")
     version, zero, file, count, last_delta, first = HEADER.unpack_from(value)
@@ -128,7 +130,7 @@ def decode(key: bytes, value: bytes) -> Bucket:
 
 
 class CurrentBucket:
-    """The bucket that is being filled. It keeps some mappings, and separately the last block."""
+    """The bucket that is being filled. The current bucket keeps some of the mappings, and separately the last block."""
 
     __slots__ = ("block_first", "block_lsn", "file", "first", "kept_lsn", "kept_vlsn", "last", "lsns", "vlsns")
 
@@ -141,7 +143,7 @@ class CurrentBucket:
         self.lsns = [at]
 
     def takes(self, vlsn: Vlsn, at: Lsn, mappings_max: int) -> bool:
-        """Says whether a mapping fits into this bucket and leaves space for the mapping that closes the bucket."""
+        """Returns whether a mapping fits into this bucket and leaves space for the bucket's closing mapping."""
         return at >> 32 == self.file and len(self.vlsns) < mappings_max - 1 and vlsn - self.first <= U32_MAX
 
     def at_or_before(self, vlsn: Vlsn) -> Mapping:

@@ -1,19 +1,19 @@
 """The VLSN index: the LSN of each VLSN's block in this node's log.
 
-1. The first and the last VLSN of the range always have a mapping, so every VLSN in the range has a mapping at or before
-   and one at or after it.
-2. Mappings are in the tracker until a flush, then in the store. All of the store's mappings are before those of the
-   tracker.
-3. Only checkpoint, close, truncation and merge write to the store; a put never does.
-4. Blocks are put in the log's order. Blocks that were put before are ignored.
+1. The first and the last VLSN of the range always have a mapping. So every VLSN in the range has a mapping at or before
+   it, and a mapping at or after it.
+2. New mappings are in the tracker (in memory); a flush moves them to the store. All mappings in the store are for lower
+   VLSNs than the mappings in the tracker.
+3. Only a checkpoint, a close, a truncation and a merge write to the store. Adding a block (``put``) never does.
+4. Blocks are added in the log's order. A block that was added before is ignored.
 5. If the log and the index differ, the log is right, since the index is derived. ``Damaged`` raised by the index means
    *clear and rebuild*. Lookups never raise ``Damaged`` (``lookup``).
 
-    put(1–10), put(21–30) → range {1, 30}: 15 is found through the mapping of 1. A put(11–20) afterwards is ignored.
+    put(1–10), put(21–30) → range {1, 30}: 15 is found through the mapping of 1. A later put(11–20) is ignored.
 
-The owner's threads call the index under the log latch, which the index also takes itself. ``Flush.run`` and the methods
-described as *blocking* are called on the store's thread. Flushes, truncations and merges exclude one another. The model
-is JE's ``VLSNIndex``.
+The owner's threads call the index under the log's latch, and the index also acquires the latch itself. ``Flush.run``
+and the methods described as *blocking* are called on the store's thread. Flushes, truncations and merges exclude one
+another. The model is JE's ``VLSNIndex``.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from vlsn.seams import KeyValue
 
 
 class IndexHole(Damaged):
-    """Raised if VLSNs are missing between the end of the loaded index and the first block that recovery found, so the
-    index has to be rebuilt."""
+    """Raised if VLSNs are missing between the end of the loaded index and the first block that recovery found. The
+    index then has to be rebuilt."""
 
 
 class VlsnIndex(Lookups):
-    """The index. After ``load``, recovery calls ``merge`` with the blocks that it found, or ``clear``, and then puts
-    the whole log. ``settings`` are those of the tracker."""
+    """The index of one log. After ``load``, recovery calls ``merge`` with the blocks that it found; or it calls
+    ``clear`` and adds the whole log. ``settings`` are the settings of the tracker."""
 
     def __init__(self, store: KeyValue, latch: AbstractContextManager[object], **settings: int) -> None:
         super().__init__(store, latch, **settings)
         self.owner = 0
-        """The incarnation of the store whose log is indexed. Every flush stores it."""
+        """The incarnation of the node whose log is indexed. Every flush stores the owner's incarnation."""
         self._waiters = Waiters()
         self._times = TimeIndex()
         self.checkpoint_id: int | None = None
-        """The id of the last flush, or of the loaded index, or None while the store is empty."""
+        """The checkpoint's id of the last flush, or of the loaded index; None while the store is empty."""
 
     @property
     def waiting(self) -> int:
-        """The number of waits that have not ended."""
+        """The number of waits for a VLSN that have not ended."""
         return len(self._waiters)
 
     # Adding blocks.
@@ -65,8 +65,8 @@ class VlsnIndex(Lookups):
     def put_run(
         self, firsts: Sequence[int], lasts: Sequence[int], lsns: Sequence[int], clocks: Sequence[int] = ()
     ) -> None:
-        """Adds many blocks, ascending, and ignores those at or below the range's last VLSN. ``clocks`` are the times at
-        which the blocks were sealed, or empty if they are not known."""
+        """Adds many blocks, ascending. Blocks at or below the range's last VLSN are ignored. ``clocks`` has the time at
+        which each block was sealed, or is empty if the times are not known."""
         with self._latch:
             start = bisect_right(firsts, self.range.last) if firsts and firsts[0] <= self.range.last else 0
             if start:
@@ -88,8 +88,8 @@ class VlsnIndex(Lookups):
             wake(None)
 
     def note_synced(self, vlsn: Vlsn) -> None:
-        """Records that everything up to ``vlsn``, which was put before, is synced. A lower ``vlsn`` than before is
-        ignored."""
+        """Records that everything up to ``vlsn``, which was added before, is synced. A lower ``vlsn`` than in an
+        earlier call is ignored."""
         with self._latch:
             held = self.range
             assert vlsn <= held.last, f"VLSN {vlsn} was synced, but {held.last} is the last one put"
@@ -97,7 +97,7 @@ class VlsnIndex(Lookups):
                 self.range = VlsnRange(held.first, held.last, vlsn, held.last_txn_end)
 
     def note_txn_end(self, vlsn: Vlsn) -> None:
-        """Records that ``vlsn``, which was put before, is the last COMMIT of a transaction; 0 means that none is
+        """Records that ``vlsn``, which was added before, is the last COMMIT of a transaction. 0 means that no COMMIT is
         known."""
         with self._latch:
             held = self.range
@@ -107,9 +107,9 @@ class VlsnIndex(Lookups):
     # Waiting for VLSNs.
 
     def wait_for(self, vlsn: Vlsn, wake: Wake) -> Cancel:
-        """Calls ``wake(None)`` when ``vlsn`` is in the index, in the thread that adds it, or at once if it is already
-        there. Calls ``wake(error)`` if the wait ends before. ``wake`` is called only once, and never after the returned
-        call has cancelled the wait."""
+        """Calls ``wake(None)`` when ``vlsn`` is in the index: at once if it is already there, else in the thread that
+        adds it. Calls ``wake(error)`` if the wait ends before ``vlsn`` is in the index. ``wake`` is called only once,
+        and never after the wait was cancelled with the returned function."""
         with self._latch:
             if vlsn > self.range.last:
                 number = self._waiters.add(vlsn, wake)
@@ -118,7 +118,7 @@ class VlsnIndex(Lookups):
         return lambda: None
 
     def fail_waiters(self, error: VlsnLogError) -> None:
-        """Ends every wait, at a role change or close."""
+        """Ends every wait with ``error``, because the node's role changes or the log closes."""
         with self._latch:
             ended = self._waiters.take_all()
         for wake in ended:
@@ -131,25 +131,26 @@ class VlsnIndex(Lookups):
     # Writing to the store.
 
     def start_flush(self, checkpoint_id: int) -> Flush:
-        """Returns the data that a checkpoint writes, on the owner's thread. The caller then calls ``run`` on the
-        store's thread, and ``finish_flush``."""
+        """Returns the data that a checkpoint writes, on the owner's thread. The caller then calls the flush's ``run``
+        on the store's thread, and ``finish_flush``."""
         with self._latch:
             flush = self.levels.start_flush(Record(checkpoint_id, self.range, self.owner))
             times, drops = self._times.flush(checkpoint_id, self.levels.tail(flush))
             return replace(flush, times=tuple(times), drops=(*flush.drops, *drops))
 
     def finish_flush(self, flush: Flush) -> None:
-        """Removes the written buckets from the tracker, on the owner's thread, after ``run``."""
+        """Removes the written buckets from the tracker after ``run``, on the owner's thread."""
         with self._latch:
             self.levels.finish_flush(flush)
             self.checkpoint_id = flush.record.checkpoint_id
             self.stats.flushes += 1
 
     def truncate_tail(self, matchpoint: Vlsn, matchpoint_lsn: Lsn, *, block_first: Vlsn = NULL_VLSN) -> None:
-        """Removes everything after ``matchpoint`` from the range. Its block, ``block_first`` … ``matchpoint`` at
+        """Removes everything after ``matchpoint`` from the range. The block ``block_first`` … ``matchpoint``, at
         ``matchpoint_lsn``, becomes the last mapping. If ``block_first`` is not passed, the closest mapping at or before
-        becomes the last. If ``matchpoint`` is before the range's first VLSN, the range becomes empty. If it is at or
-        past the range's last, nothing changes. The call blocks, and the change is durable on return."""
+        ``matchpoint`` becomes the last mapping. If ``matchpoint`` is before the range's first VLSN, the range becomes
+        empty. If ``matchpoint`` is at or past the range's last VLSN, nothing changes. The call blocks, and the change
+        is durable on return."""
         with self._latch:
             if matchpoint >= self.range.last:
                 return
@@ -157,19 +158,20 @@ class VlsnIndex(Lookups):
         self._commit()
 
     def truncate_head(self, first_kept: Vlsn, first_lsn: Lsn) -> None:
-        """Makes the range begin at ``first_kept``, for a cleaning. This is the first VLSN of the visible block at
-        ``first_lsn``. That block becomes the first mapping, whether it is inside a bucket or in a gap. The change is
-        durable on return. Only then may files with log before ``first_lsn`` be removed.
+        """Makes the range begin at ``first_kept``, for a cleaning. ``first_kept`` is the first VLSN of the visible
+        block at ``first_lsn``. The block at ``first_lsn`` becomes the first mapping, whether it is inside a bucket or
+        in a gap. The change is durable on return; only then may files with log before ``first_lsn`` be removed.
 
-        Call it on the store's thread; it blocks. Checkpoints and rollbacks are held meanwhile (``Checkpointer.hold``),
-        but puts and lookups may continue. If ``first_kept`` is at or before the range's first VLSN, nothing changes, so
-        that a cleaning that was stopped can be repeated. Raises ``BadArgument`` if ``first_kept`` is past the range's
-        last VLSN, and ``LogFailed``."""
+        The method blocks, on the store's thread. No checkpoint or rollback may run meanwhile (``Checkpointer.hold``),
+        but blocks may be added and looked up. If ``first_kept`` is at or before the range's first VLSN, nothing
+        changes, so that a cleaning that was stopped can be repeated. Raises ``BadArgument`` if ``first_kept`` is past
+        the range's last VLSN, and ``LogFailed``.
+        """
         with self._latch:
             if first_kept <= self.range.first:
                 return
             if first_kept > self.range.last:
-                raise BadArgument(f"VLSN {first_kept} is past the last, {self.range.last}: nothing would be left")
+                raise BadArgument(f"VLSN {first_kept} is past the last VLSN, {self.range.last}: nothing would be left")
             self.levels.cut_head(first_kept, first_lsn)
             self._times.cut_head(first_kept)
             self.range = self.range.cut_head(first_kept)
@@ -177,9 +179,10 @@ class VlsnIndex(Lookups):
         self._commit()
 
     def relocate(self, firsts: Sequence[int], lasts: Sequence[int], lsns: Sequence[int]) -> None:
-        """Moves blocks up to the range's last VLSN, ascending, to their new LSNs. Blocks that were not put yet are
-        ignored. The range does not change. Call it on the owner's thread, while no flush, cut or merge is under way.
-        The next flush stores the change. Without a flush, the merge at the next opening of the log does."""
+        """Moves blocks up to the range's last VLSN, ascending, to new LSNs. Blocks that were not added yet are ignored.
+        The range does not change. The method is called on the owner's thread, while no flush, cut or merge is under
+        way. The next flush stores the change. If there is no flush, the merge at the next opening of the log makes the
+        change again."""
         with self._latch:
             held = self.range
             known = bisect_right(lasts, held.last)
@@ -201,16 +204,17 @@ class VlsnIndex(Lookups):
         lsns: Sequence[int],
         clocks: Sequence[int] = (),
     ) -> None:
-        """Merges what recovery read again: the log reaches ``base`` and then continues with these blocks. The blocks
-        are ascending and synced, and none is overmarked. Everything that was loaded past ``base`` is removed. Raises
-        ``IndexHole`` if the loaded index ends before ``base``. The call blocks, and the result is durable on return."""
+        """Merges the part of the log that recovery read again: the log reaches VLSN ``base``, and these blocks follow.
+        The blocks are ascending and synced, and no rollback has abandoned them. Everything that was loaded past
+        ``base`` is removed. Raises ``IndexHole`` if the loaded index ends before ``base``. The call blocks, and the
+        result is durable on return."""
         with self._latch:
             self.levels.check_idle()
             loaded = self.range
             if loaded.last < base:
-                raise IndexHole(f"the index ends at VLSN {loaded.last}, the log goes on after {base}", vlsn=base)
+                raise IndexHole(f"the index ends at VLSN {loaded.last}, but the log continues after {base}", vlsn=base)
             below = bisect_left(firsts, loaded.first)
-            if below:  # the log was trimmed
+            if below:  # the log was cleaned up to here
                 base = Vlsn(lasts[below - 1])
                 firsts, lasts, lsns, clocks = firsts[below:], lasts[below:], lsns[below:], clocks[below:]
             if base < loaded.last:
@@ -221,8 +225,9 @@ class VlsnIndex(Lookups):
             self._commit()
 
     def load(self) -> int | None:
-        """Loads the range from the store. Returns its checkpoint's id, or None if the store is empty. Raises
-        ``Damaged``. Buckets other than the first and the last are checked only when they are read."""
+        """Loads the range from the store. Returns the id of the checkpoint that the store belongs to, or None if the
+        store is empty. Raises ``Damaged``. Buckets other than the first and the last are checked only when they are
+        read."""
         record = self._stored.record()
         head = self._stored.at_or_after(NULL_VLSN)
         tail = self._stored.at_or_before(record.range.last) if record is not None else None
@@ -241,7 +246,7 @@ class VlsnIndex(Lookups):
             return record.checkpoint_id
 
     def save(self, checkpoint_id: int) -> None:
-        """Runs a whole flush in one call. The call blocks, and the flush is durable on return."""
+        """Runs a whole flush in one call. The call blocks, and the changes are durable on return."""
         flush = self.start_flush(checkpoint_id)
         flush.run()
         self.finish_flush(flush)
@@ -254,7 +259,8 @@ class VlsnIndex(Lookups):
         self._store.write(deletes=[RECORD_KEY], delete_ranges=[(FIRST_KEY, END_KEY), (TIMES_FIRST, TIMES_END)])
 
     def buckets(self) -> Iterator[Bucket]:
-        """Yields all buckets, ascending, those in the store first. No truncation may run meanwhile."""
+        """Yields all buckets, ascending: first those in the store, then those in the tracker. No truncation may run
+        meanwhile."""
         for bucket in self._stored.all():
             if bucket.first > self.levels.covered:
                 break
@@ -267,29 +273,31 @@ class VlsnIndex(Lookups):
     # The time index.
 
     def step_reaching(self, time_us: int, from_vlsn: Vlsn) -> tuple[Vlsn, Vlsn] | None:
-        """Returns the first and the last VLSN of the first step at or after ``from_vlsn`` that may hold a block sealed
-        at ``time_us`` or later, or None if there is no such step (``time_index``)."""
+        """Searches the steps of the time index (``time_index``) at or after ``from_vlsn``. Returns the first and the
+        last VLSN of the first step that may hold a block sealed at ``time_us`` or later, or None if there is no such
+        step."""
         with self._latch:
             return self._times.reaching(time_us, from_vlsn)
 
     def lower_bound(self, first: Vlsn, last: Vlsn, clock_us: int) -> None:
-        """Records that blocks ``first`` to ``last``, of one step, were read, and that the latest was sealed at
-        ``clock_us``. The caller has checked that there was no rollback meanwhile (``epoch``)."""
+        """Records that blocks ``first`` to ``last``, of one step of the time index, were read, and that the latest of
+        them was sealed at ``clock_us``. The caller has checked that no rollback ran meanwhile (``epoch``)."""
         with self._latch:
             self._times.lower(first, last, clock_us)
 
     def time_steps(self) -> list[tuple[int, int, int]]:
-        """Returns the first VLSN, the last VLSN and the bound of every step, for tests and tools."""
+        """Returns the first VLSN, the last VLSN and the latest time of every step of the time index, for tests and
+        tools."""
         with self._latch:
             return self._times.steps()
 
     def check_keys(self) -> None:
-        """Raises ``Damaged`` if not even the keys of the store can be read, so that the store cannot be mended."""
+        """Raises ``Damaged`` if even the keys of the store cannot be read, so that the store cannot be mended."""
         self._store.keys(FIRST_KEY, END_KEY)
 
     def replace_stored(self, keys: tuple[bytes, bytes], buckets: Sequence[Bucket]) -> None:
-        """Replaces the store's buckets under ``keys`` (a range with an exclusive end) with ``buckets``. The call
-        blocks, and the change is durable on return."""
+        """Replaces the stored buckets under ``keys`` (a range with an exclusive end) with ``buckets``. The call blocks,
+        and the change is durable on return."""
         self._store.write([(bucket_key(each.first), each.encode()) for each in buckets], delete_ranges=[keys])
         with self._latch:
             self.epoch += 1
@@ -300,7 +308,7 @@ class VlsnIndex(Lookups):
         self._store.close()
 
     def _commit(self) -> None:
-        """Saves all cuts, and everything that is tracked, under the id of the store's checkpoint."""
+        """Saves all cuts, and all mappings in the tracker, under the checkpoint's id that the store has."""
         if self.checkpoint_id is None:
             self.levels.nothing_stored()
             return

@@ -1,12 +1,14 @@
-"""The two levels of the index: the buckets in the store, and after them those of the tracker.
+"""The two levels of the index: buckets in the store and, for later VLSNs, buckets in the tracker (in memory).
 
     store                          | tracker
     1–400   401–780   …   covered  |  covered+1 …   current
 
-1. The store answers for VLSNs up to ``covered``, and the tracker for those after it. A bucket is in only one of them.
-2. A cut changes the tracker at once, and records what has to be deleted from the store (``drops``) and added to it
-   (``patches``). The next flush, which the cutter runs at once, writes both.
-3. Lookups are right even before the flush, since below ``covered`` nothing in the store has changed.
+1. The store has the VLSNs up to ``covered``, and the tracker has the later VLSNs. A bucket is in either store or
+   tracker.
+2. A cut changes the tracker at once. A cut also records which keys have to be deleted from the store (``drops``), and
+   which buckets have to be added (``patches``). The caller of a cut then runs a flush, which writes these deletions and
+   additions.
+3. Lookups are right even before the flush of a cut, since nothing in the store has changed below ``covered``.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from vlsn.seams import KeyValue
 
 
 class Levels:
-    """The two levels. Every method is called under the log latch."""
+    """The two levels of one index. Every method is called under the log's latch."""
 
     __slots__ = (
         "_drops",
@@ -47,14 +49,14 @@ class Levels:
         self.forget()
 
     def forget(self) -> None:
-        """Empties both levels, as if the store were empty."""
+        """Empties store and tracker, as seen by lookups; the store itself does not change."""
         self.tracker.clear()
         self.stored.wounded = False
         self.covered: Vlsn = NULL_VLSN
         self.head: Mapping = NULL_VLSN, NULL_LSN
-        """The range's first mapping. It answers if no mapping before a VLSN can be read from the store."""
+        """The first mapping of the range. A lookup returns this mapping if no closer one can be read from the store."""
         self.tail_lsn: Lsn = NULL_LSN
-        """The LSN of the last mapping, as of the last flush."""
+        """The LSN of the last mapping at the last flush."""
         self.flushing = False
         """True while a flush of a checkpoint or of a cut is under way."""
         self._patches: list[Bucket] = []
@@ -84,14 +86,15 @@ class Levels:
         self.flushing = False
 
     def nothing_stored(self) -> None:
-        """Forgets what cuts recorded for the store, since no flush is needed, or a flush already includes it."""
+        """Forgets what cuts have recorded for the store, since no flush is needed, or a flush already includes it."""
         self._patches, self._drops = [], []
 
     def check_idle(self) -> None:
         assert not self.flushing, "flushes, truncations and merges exclude each other"
 
     def cut_tail(self, last: Vlsn, cap: Mapping | None) -> None:
-        """Removes everything after ``last``. If the block that ends at ``last`` is known, ``cap`` is its mapping."""
+        """Removes everything after VLSN ``last``. If the block that ends at ``last`` is known, ``cap`` is its
+        mapping."""
         self.check_idle()
         tracker = self.tracker
         tracker.close_current()
@@ -116,7 +119,7 @@ class Levels:
         self._drop_from(NULL_VLSN)
 
     def cut_head(self, first: Vlsn, at: Lsn) -> None:
-        """Removes everything before ``first``, whose block is at ``at``."""
+        """Removes everything before VLSN ``first``, the first VLSN of the block at LSN ``at``."""
         self.check_idle()
         tracker = self.tracker
         tracker.close_current()
@@ -143,7 +146,7 @@ class Levels:
 
 
 def _cut_bucket(bucket: Bucket, last: Vlsn, cap: Mapping | None) -> list[Bucket]:
-    """Keeps the part of ``bucket`` up to ``last``, and the cap, which may be in a later segment."""
+    """Returns the part of ``bucket`` up to ``last``, and a bucket for ``cap``, which may be in a later segment."""
     if cap is None or lsn_file(cap[1]) == bucket.file:
         return [bucket.cut_tail(last, cap)]
     _check_before(bucket, *cap)
@@ -151,7 +154,7 @@ def _cut_bucket(bucket: Bucket, last: Vlsn, cap: Mapping | None) -> list[Bucket]
 
 
 def _cap_head(bucket: Bucket | None, first: Vlsn, at: Lsn) -> Bucket:
-    """Returns the bucket that begins with the block ``first`` at ``at``."""
+    """Returns the bucket that begins with the block whose first VLSN is ``first``, at LSN ``at``."""
     if bucket is None or bucket.last < first:
         return single(first, first, at)
     if bucket.file == lsn_file(at):
@@ -161,7 +164,7 @@ def _cap_head(bucket: Bucket | None, first: Vlsn, at: Lsn) -> Bucket:
 
 
 def _check_before(bucket: Bucket, vlsn: Vlsn, at: Lsn) -> None:
-    """Checks that a bucket of another segment than that of ``at`` has no mapping from ``vlsn`` on. The bucket may cover
-    such VLSNs, if a cut did not know its last block."""
+    """Checks that ``bucket``, if it belongs to another segment than ``at``, has no mapping at or after ``vlsn``. A
+    bucket that was cut at a block without a known mapping may still cover later VLSNs."""
     if bucket.file > lsn_file(at) or bucket.at_or_after(vlsn) is not None:
         raise Damaged(f"the index has VLSN {vlsn} in segment {bucket.file}, the log at {at:#x}", vlsn=vlsn)

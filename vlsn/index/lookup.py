@@ -1,11 +1,12 @@
 """Lookups: find a block near any VLSN of the range.
 
-    at_or_before(15) → (11, lsn)     the closest mapping at or before; the reader walks block headers from there
-    at_or_after(15)  → (21, lsn)     the closest at or after; past the last mapping, that one
+    at_or_before(15) → (11, lsn)     the closest mapping at or before 15; the reader walks block headers from there
+    at_or_after(15)  → (21, lsn)     the closest mapping at or after 15, or else the last mapping
 
-Inside the range both lookups always have an answer. Outside the range they return None. The tracker answers for recent
-VLSNs (a hit), and the store for all others (a miss). A bucket of the store that has rotted counts as a gap. The mapping
-before it answers, at worst the range's first, and ``wounded`` asks for the gap to be tracked again from the log.
+Inside the range both lookups always find a mapping. Outside the range both lookups return None. Recent VLSNs are found
+in the tracker (a hit), all others in the store (a miss). A stored bucket (a run of mappings) that has rotted is treated
+as a gap. The lookup then returns a mapping before the gap, at worst the range's first mapping. The lookup also sets
+``wounded``, so that the gap is indexed again from the log.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from vlsn.seams import KeyValue
 
 
 class Lookups:
-    """The reading side of the index, for any thread, without the latch."""
+    """The lookups of the index. Any thread may use them, without the latch."""
 
     def __init__(
         self,
@@ -36,7 +37,8 @@ class Lookups:
         max_mappings: int = limits.INDEX_MAX_MAPPINGS,
     ) -> None:
         self.epoch = 0
-        """This number rises when mappings are removed. A bucket that a reader kept from before may be outdated then."""
+        """A number that rises when mappings are removed. A reader that has kept a bucket since before then must look it
+        up again."""
         self._latch = latch
         self._tracker = Tracker(
             stride=stride, mapping_bytes_min=mapping_bytes_min, max_distance=max_distance, max_mappings=max_mappings
@@ -46,15 +48,15 @@ class Lookups:
         self._stored = self.levels.stored
         self._store = store
         self.range: VlsnRange = EMPTY
-        """The VLSNs for which the index answers. The range is immutable, and replaced whole."""
+        """The VLSNs that can be looked up. The range is immutable; each change makes a new one."""
 
     @property
     def wounded(self) -> bool:
-        """True if a bucket of the store could not be read."""
+        """True if a stored bucket could not be read."""
         return self._stored.wounded
 
     def at_or_before(self, vlsn: Vlsn) -> Mapping | None:
-        """Returns the closest mapping at or before ``vlsn``, or None outside the range."""
+        """Returns the closest mapping at or before ``vlsn``, or None if ``vlsn`` is outside the range."""
         held = self.range
         if not held.first <= vlsn <= held.last or vlsn == NULL_VLSN:
             return None
@@ -67,19 +69,20 @@ class Lookups:
         return None if bucket is None else bucket.at_or_before(vlsn)
 
     def exact(self, vlsn: Vlsn) -> Lsn | None:
-        """Returns the LSN of the block that begins at ``vlsn``, if the index happens to have its mapping."""
+        """Returns the LSN of the block that begins at ``vlsn``, if the index happens to have a mapping of that
+        block."""
         found = self.at_or_before(vlsn)
         return found[1] if found is not None and found[0] == vlsn else None
 
     def at_or_after(self, vlsn: Vlsn) -> Mapping | None:
-        """Returns the closest mapping at or after ``vlsn``, or the last mapping if ``vlsn`` is past it. Returns None
-        outside the range."""
+        """Returns the closest mapping at or after ``vlsn``, or the last mapping if ``vlsn`` is past it. Returns None if
+        ``vlsn`` is outside the range."""
         while vlsn in self.range:
             covered = self.levels.covered
             found = self._stored_at_or_after(vlsn, covered) if vlsn <= covered else None
             with self._latch:
                 if covered != self.levels.covered:
-                    continue  # after a flush or a cut, the tracker's buckets are in the store, or removed
+                    continue  # after a flush or a cut, the tracker's buckets are in the store, or were removed
                 if found is None:
                     found = self._tracker.at_or_after(vlsn)
                     self.stats.hits += 1
@@ -88,7 +91,7 @@ class Lookups:
         return None
 
     def bucket_at_or_before(self, vlsn: Vlsn) -> Bucket | None:
-        """Returns the bucket that now answers ``at_or_before(vlsn)``, or None outside the range."""
+        """Returns the bucket (run of mappings) that ``at_or_before(vlsn)`` uses now, or None outside the range."""
         if vlsn not in self.range:
             return None
         with self._latch:
@@ -109,7 +112,7 @@ class Lookups:
                 if vlsn not in self.range:
                     return None
                 head = self.levels.head
-                if bucket is not None:  # the bucket's head was trimmed, but not yet in the store
+                if bucket is not None:  # the beginning of the bucket was cut off, but not yet in the store
                     return single(head[0], *head)
                 if epoch == self.epoch:
                     self._stored.wounded = True

@@ -1,9 +1,9 @@
-"""Wounds: buckets of the store that cannot be read, and the buckets that replace them.
+"""Mends wounds of the index. A wound is a run of stored buckets that cannot be read.
 
     1–400 │ 401–780, rotten │ 781–1200         start: the last mapping at or before 400   end: the mapping of 781
           └ tracked from the log again ┘
 
-Each wound takes one transaction, which either heals it or changes nothing. The range and the record do not change.
+Each wound is mended in one transaction, entirely or not at all. The range and the store's record do not change.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Columns = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Wound:
-    """A part of the store without readable buckets: the VLSNs after ``after`` and before ``before``."""
+    """A part of the store without readable buckets, for the VLSNs after ``after`` and before ``before``."""
 
     after: Vlsn
     before: Vlsn
     start: Lsn
-    """The LSN from which on the blocks of these VLSNs are."""
+    """The LSN from which on the log has the blocks of the VLSNs in the wound."""
     end: Lsn
     """The exclusive end LSN of the wound; 0 if no later mapping is known."""
 
@@ -49,8 +49,8 @@ def find_wounds(index: VlsnIndex) -> list[Wound]:
 
 
 def heal(index: VlsnIndex, wound: Wound, runs: Iterable[Columns]) -> None:
-    """Replaces a wound's buckets. ``runs`` are the log's visible blocks from ``start`` to ``end``. The call blocks, and
-    the change is durable on return."""
+    """Replaces the buckets of a wound. ``runs`` are the log's visible blocks from the wound's ``start`` to its ``end``.
+    The call blocks, and the change is durable on return."""
     tracker = index.levels.tracker.scratch()
     for firsts, lasts, lsns, _ in runs:
         inside = [at for at, first in enumerate(firsts) if wound.after < first and lasts[at] < wound.before]

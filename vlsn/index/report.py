@@ -1,7 +1,7 @@
 """A report on an index's store, for ``vlsnlog index``: the range, the buckets, how sparse the index is, and its faults.
 
-The store is only read. For a running node, a copy as of its last flush is read. The index is not compared with the log;
-``verify`` does that.
+The report only reads the store. For a running node, it reads a copy of the store as of the last flush. The report does
+not compare the index with the log; ``verify`` compares them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vlsn.seams import KeyValue, Stores
 
 @dataclass(frozen=True, slots=True)
 class BucketRow:
-    """One bucket. Sizes are in bytes."""
+    """The report's row for one bucket. Sizes are in bytes."""
 
     first: int
     last: int
@@ -30,17 +30,17 @@ class BucketRow:
     bytes: int
     """The size of the bucket's value in the store."""
     distance_max: int
-    """The largest distance of two neighbouring mappings in the segment, which is the most that a lookup has to walk."""
+    """The largest distance in the segment between two neighbouring mappings. A lookup has to walk no more than this."""
 
 
 @dataclass(slots=True)
 class IndexReport:
     checkpoint: int | None = None
-    """The id of the checkpoint for which the index was flushed."""
+    """The id of the checkpoint that last flushed the index."""
     unfinished: bool = False
-    """True if the index was being rebuilt. The next opening begins the rebuild again."""
+    """True if an earlier rebuild of the index was interrupted. The next opening of the log begins the rebuild again."""
     owner: int = 0
-    """The incarnation of the store whose log is indexed."""
+    """The incarnation of the node whose log is indexed."""
     range: VlsnRange = EMPTY
     buckets: list[BucketRow] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
@@ -51,13 +51,13 @@ class IndexReport:
 
     @property
     def vlsns_per_mapping(self) -> float:
-        """The sparseness of the index; 0 if it is empty."""
+        """The average number of VLSNs for each mapping; 0 if the index is empty."""
         vlsns = self.range.last - self.range.first + 1
         return round(vlsns / self.mappings, 2) if self.mappings else 0.0
 
     @property
     def bytes(self) -> int:
-        """The bytes of all buckets. The page cache holds that much if the whole index is in use."""
+        """The bytes of all buckets. The page cache needs this many bytes if the whole index is in use."""
         return sum(bucket.bytes for bucket in self.buckets)
 
     @property

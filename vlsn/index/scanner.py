@@ -1,8 +1,10 @@
-"""The scanner: a cursor over the index. It keeps a bucket, and asks the index only for VLSNs outside of it.
+"""The scanner: a cursor over the index. A scanner keeps one bucket (run of mappings), and uses the index only for VLSNs
+outside of that bucket.
 
-The scanner moves up, and returns the closest mapping at or before. Each reader of an embedded log has a scanner, so
-that reads of VLSNs close to one another look up a stored bucket only once. The scanner does not answer from a bucket
-that a truncation may have cut since (the index's ``epoch``). The model is JE's ``VLSNScanner``.
+A scanner is for rising VLSNs. For each VLSN a scanner returns the closest mapping at or before that VLSN. Each reader
+of an embedded log has a scanner, so that reads of neighbouring VLSNs look up a stored bucket only once. A scanner does
+not use its bucket any more once a truncation may have cut that bucket (the index's ``epoch``). The model is JE's
+``VLSNScanner``.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from vlsn.index.index import VlsnIndex
 
 
 class ForwardScanner:
-    """A scanner for rising VLSNs. Other VLSNs are answered, too, at the cost of a lookup."""
+    """A scanner for rising VLSNs. If a VLSN is lower than the one before, the scanner does a full lookup."""
 
     def __init__(self, index: VlsnIndex) -> None:
         self._index = index
@@ -21,7 +23,7 @@ class ForwardScanner:
         self._epoch = index.epoch
 
     def at_or_before(self, vlsn: Vlsn) -> Mapping | None:
-        """Answers as ``VlsnIndex.at_or_before`` does."""
+        """Returns the same as ``VlsnIndex.at_or_before``."""
         bucket = self._bucket
         if bucket is None or not bucket.first <= vlsn <= bucket.last or self._epoch != self._index.epoch:
             self._epoch = self._index.epoch

@@ -5,8 +5,8 @@ Keys: ``b`` + first VLSN (big-endian u64) → bucket; ``r`` → the record:
     0       2   4   8       16              24      32     40          48
     |version| 0 | 0 | owner | checkpoint id | first | last | last_sync | last_txn_end |
 
-The record holds the range as of the flush that wrote it, and the id of that flush's checkpoint. The buckets begin
-exactly at ``first`` and end exactly at ``last``. ``owner`` is the incarnation of the store whose log is indexed. LSNs
+The record holds the range at the flush that wrote the record, and the id of that flush's checkpoint. The buckets begin
+exactly at ``first`` and end exactly at ``last``. ``owner`` is the incarnation of the node whose log is indexed. LSNs
 differ between nodes, so another node's index is of no use.
 """
 
@@ -34,7 +34,7 @@ assert RECORD.size == 56
 assert END_KEY < RECORD_KEY
 
 UNFINISHED = U64_MAX
-"""The id while an index is being rebuilt. No checkpoint has this id, so half an index is never used."""
+"""The checkpoint's id of an index that is being rebuilt. No checkpoint has this id, so half an index is never used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ class Record:
 
 
 def decode_record(value: bytes) -> Record:
-    """Decodes the record. Raises ``Damaged``, also for an older version, and ``WrongVersion`` for a later one, since
-    the checksum was correct."""
+    """Decodes the record. Raises ``Damaged`` for bad bytes and for an older version. Raises ``WrongVersion`` for a
+    later version, since the checksum was correct."""
     version = int.from_bytes(value[:2], "little")
     if version > VERSION:
         raise unread("a VLSN index", version, VERSION)
@@ -66,19 +66,20 @@ def decode_record(value: bytes) -> Record:
 
 
 class StoredBuckets:
-    """Reads the buckets in the store. Each read is one short transaction, sees the state committed at that moment, and
-    may be on any thread."""
+    """Reads the buckets in the store. Each read is one short transaction on any thread, and sees the state that is
+    committed at that moment."""
 
     __slots__ = ("_store", "wounded")
 
     def __init__(self, store: KeyValue) -> None:
         self._store = store
         self.wounded = False
-        """True if a bucket could not be read. Lookups skip it until it is tracked again from the log."""
+        """True if a bucket could not be read. Lookups skip an unreadable bucket until its part of the log is indexed
+        again."""
 
     def record(self) -> Record | None:
-        """Reads the record, and compares its range with the first and the last bucket. Raises ``Damaged`` if they
-        differ."""
+        """Reads the record, and compares the record's range with the first and the last bucket. Raises ``Damaged`` if
+        the record's range differs from the buckets."""
         value = self._store.get(RECORD_KEY)
         low, high = self.at_or_after(Vlsn(0)), self._before(LAST_KEY)
         if value is None:
@@ -105,7 +106,7 @@ class StoredBuckets:
         return decode(*item) if item is not None and item[0] < END_KEY else None
 
     def readable_at_or_before(self, vlsn: Vlsn) -> Bucket | None:
-        """Answers as ``at_or_before`` does, but skips a bucket that cannot be read, like a gap."""
+        """Returns the same as ``at_or_before``, but skips a bucket that cannot be read."""
         try:
             return self.at_or_before(vlsn)
         except Damaged:
@@ -113,7 +114,7 @@ class StoredBuckets:
             return self._first_readable(reversed(self._keys(FIRST_KEY, bucket_key(vlsn) + b"\0")))
 
     def readable_at_or_after(self, vlsn: Vlsn) -> Bucket | None:
-        """Answers as ``at_or_after`` does, but skips a bucket that cannot be read, like a gap."""
+        """Returns the same as ``at_or_after``, but skips a bucket that cannot be read."""
         try:
             return self.at_or_after(vlsn)
         except Damaged:
@@ -133,8 +134,8 @@ class StoredBuckets:
             yield bucket
 
     def all(self, first: int = 0, last: int = U64_MAX) -> Iterator[Bucket]:
-        """Yields the buckets that begin at ``first`` to ``last``, ascending. Each is read separately, so that a long
-        walk holds no snapshot."""
+        """Yields the buckets whose first VLSN is ``first`` to ``last``, ascending. Each bucket is read separately, so
+        that a long walk holds no snapshot of the store."""
         bucket = self.at_or_after(Vlsn(first))
         while bucket is not None and bucket.first <= last:
             yield bucket

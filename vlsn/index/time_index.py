@@ -1,28 +1,30 @@
-"""The time index: the latest time at which the blocks of each step of the log were sealed, so that a time can be
-searched for.
+"""The time index. The log is divided into steps of about a MiB. For each step the index has a bound: the latest time at
+which a block of the step was sealed. With the bounds, a reader finds the blocks of a time.
 
     VLSNs        1–400    401–790   791–1200   1201–…       about a MiB of log each
     bound        10:02     13:40     10:09      10:11        the master of 401–790 had a clock hours ahead
 
-    12:00 →  the first step whose bound is not before it: its blocks are read, no others
+    12:00 →  the first step whose bound is at or after 12:00: only the blocks of that step are read
 
 1. The steps cover the range without a gap. Each step reaches from its first VLSN to the next step's.
-2. No visible block of a step has a later time than the step's bound. A bound may be too high after a rollback. It is
-   ``UNKNOWN`` if an earlier version wrote the log. A reader that finds no block of that time in a step lowers the
-   step's bound (``lower``).
-3. So an index that knows nothing also leads to the right places, only later.
+2. No visible block of a step has a later time than the step's bound. A bound may be too high after a rollback. A bound
+   is ``UNKNOWN`` if an earlier version wrote that part of the log. A reader that finds no block of its time in a step
+   lowers the step's bound (``lower``).
+3. So a search by time is right even if bounds are unknown, only slower.
 4. Above ``STEPS_MAX`` steps, every two steps are merged. So memory stays at 2 MiB, for up to 64 GiB of log with a step
    for each MiB.
 
-In the index's store: ``t`` and a record's first VLSN (big-endian u64) → some steps; ``t`` → which flush they are of:
+In the index's store, the key ``t`` with a VLSN (big-endian u64) has a record of some steps from that VLSN on. The key
+``t`` alone has the flush that the records belong to:
 
     0       2   4       8           8+8n        8+16n
     |version| 0 | count | firsts[n] | bounds[n] |
     0       2   4   8               16     24            32
     |version| 0 | 0 | checkpoint id | last | its mapping |
 
-An earlier version ignores these keys, and changes the log without them. This is detected if the record over the buckets
-has another checkpoint or another end, or if the last mapping (its LSN) differs. All bounds are unknown then.
+An earlier version of vlsnlog ignores the keys of the time index when it changes the log. If an earlier version has
+changed the log, the record of the buckets has another checkpoint, another end or another last mapping. All bounds
+become unknown then.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from vlsn.seams import KeyValue
 
 UNKNOWN = NUMBER_MAX
 STEP_SHIFT = 20
-"""A step ends at the first block that begins in another MiB of its segment."""
+"""The binary logarithm of a MiB. A step ends at the first block that begins in another MiB of its segment."""
 STEPS_MAX = 131_072
 STEPS_A_RECORD = 256
 VERSION = 1
@@ -63,15 +65,15 @@ def step_key(first: int) -> bytes:
 
 
 class TimeIndex:
-    """The time index. Every method is called under the log latch. ``last`` is the last VLSN that is covered,
-    ``NULL_VLSN`` if there is none."""
+    """The time index of one log. Every method is called under the log's latch. ``last`` is the last VLSN covered by the
+    steps, or ``NULL_VLSN`` if there are no steps."""
 
     __slots__ = ("_bounds", "_dirty", "_firsts", "_mebibyte", "_stored", "last")
 
     def __init__(self) -> None:
         self.forget()
         self._stored: list[int] = []
-        """The first VLSN of each record in the store, as of the last flush."""
+        """The first VLSN of each record in the store, at the last flush."""
 
     def __len__(self) -> int:
         return len(self._firsts)
@@ -82,12 +84,12 @@ class TimeIndex:
         self._firsts = array("q")
         self._bounds = array("q")
         self._mebibyte = -1
-        """The MiB of the log, as LSNs count, in which the last block begins; -1 if it is not known."""
+        """The MiB of the log in which the last block begins, computed from its LSN; -1 if it is not known."""
         self._dirty = 0
         """The index of the first step that differs from the store."""
 
     def steps(self) -> list[tuple[int, int, int]]:
-        """Returns the first VLSN, the last VLSN and the bound of every step."""
+        """Returns the first VLSN, the last VLSN and the bound (latest time) of every step."""
         return [
             (first, self._end(at), bound)
             for at, (first, bound) in enumerate(zip(self._firsts, self._bounds, strict=True))
@@ -96,8 +98,8 @@ class TimeIndex:
     # Adding and removing steps.
 
     def extend(self, first: int, last: int, lsns: tuple[int, int], clock_us: int) -> None:
-        """Adds blocks after all others. The latest of them was sealed at ``clock_us``. ``lsns`` are those of the first
-        and the last block."""
+        """Adds blocks ``first`` to ``last`` after all others. The latest of the added blocks was sealed at
+        ``clock_us``. ``lsns`` are the LSNs of the first and the last block."""
         if self._firsts and lsns[0] >> STEP_SHIFT == self._mebibyte:
             if clock_us > self._bounds[-1]:
                 self._bounds[-1] = clock_us
@@ -115,7 +117,7 @@ class TimeIndex:
     ) -> None:
         """Adds many blocks, ascending. ``clocks`` has the time of each block, or is empty if the times are not
         known."""
-        # then all blocks are in this MiB, as most groups continue in the last step
+        # All blocks are in the last step's MiB, as is the case for most groups of blocks.
         if clocks and lsns[-1] >> STEP_SHIFT == self._mebibyte:
             clock_us, at = max(clocks), len(self._bounds) - 1
             if clock_us > self._bounds[at]:
@@ -128,15 +130,15 @@ class TimeIndex:
             self.extend(firsts[0], lasts[-1], (lsns[0], lsns[-1]), max(clocks, default=UNKNOWN))
             return
         cuts, low = [0], 0
-        while low < len(lsns):  # one step for the blocks of each MiB
+        while low < len(lsns):  # adds one step for the blocks of each MiB
             low = bisect_left(lsns, (lsns[low] >> STEP_SHIFT) + 1 << STEP_SHIFT, low)
             cuts.append(low)
         for low, high in pairwise(cuts):
             self.extend(firsts[low], lasts[high - 1], (lsns[low], lsns[high - 1]), max(clocks[low:high]))
 
     def lower(self, first: int, last: int, clock_us: int) -> None:
-        """Lowers the bound of VLSNs ``first`` to ``last``, of one step, to ``clock_us``, the time of their latest
-        block."""
+        """Lowers the bound of the step with VLSNs ``first`` to ``last`` to ``clock_us``, which the caller has found to
+        be the time of the step's latest block."""
         if not self._firsts or not self._firsts[0] <= first <= last <= self.last:
             return
         at = bisect_right(self._firsts, first) - 1
@@ -159,10 +161,11 @@ class TimeIndex:
         keep = bisect_right(self._firsts, last)
         del self._firsts[keep:], self._bounds[keep:]
         self.last, self._mebibyte = (last if keep else NULL_VLSN), -1
-        self._dirty = min(self._dirty, max(keep - 1, 0))  # the steps after it have to be removed from its record
+        # the stored record of the last kept step still has the steps after that step
+        self._dirty = min(self._dirty, max(keep - 1, 0))
 
     def cut_head(self, first: Vlsn) -> None:
-        """Removes the steps that are entirely before ``first``. The step that contains ``first`` does not change."""
+        """Removes the steps that end before ``first``. The step that contains ``first`` does not change."""
         gone = max(bisect_right(self._firsts, first) - 1, 0)
         del self._firsts[:gone], self._bounds[:gone]
         self._dirty = max(self._dirty - gone, 0)
@@ -170,9 +173,9 @@ class TimeIndex:
     # Searching.
 
     def reaching(self, clock_us: int, from_vlsn: int) -> tuple[Vlsn, Vlsn] | None:
-        """Returns the first and the last VLSN of the first step at or after ``from_vlsn`` that may hold a block of
-        ``clock_us`` or later, or None if there is no such step. Searches the column of bounds in one call, which takes
-        30 µs with the most steps."""
+        """Searches the steps at or after ``from_vlsn``. Returns the first and the last VLSN of the first step that may
+        hold a block of ``clock_us`` or later, or None if there is no such step. The column of bounds is searched in one
+        call, which needs 30 µs with the most steps."""
         if from_vlsn > self.last:
             return None
         start = max(bisect_right(self._firsts, from_vlsn) - 1, 0)
@@ -185,8 +188,8 @@ class TimeIndex:
     # Storing.
 
     def flush(self, checkpoint_id: int, mapping: int) -> tuple[Puts, Ranges]:
-        """Returns the records of changed steps that a flush writes, and the ranges of keys that it deletes first.
-        ``mapping`` is the LSN that the index has for its last VLSN."""
+        """Returns the records of changed steps that a flush writes, and the ranges of keys that the flush deletes
+        first. ``mapping`` is the LSN of the last VLSN, by the index."""
         drops: Ranges = []
         puts: Puts = [(META_KEY, _META.pack(VERSION, 0, 0, checkpoint_id, self.last, mapping))]
         if not self._firsts:
@@ -208,7 +211,7 @@ class TimeIndex:
         return puts, drops
 
     def load(self, store: KeyValue, checkpoint_id: int, first: Vlsn, last: Vlsn, mapping: int) -> None:
-        """Loads the steps of the range ``first`` to ``last`` from the store. If they are missing, unreadable or of
+        """Loads the steps of the range ``first`` to ``last`` from the store. If the steps are missing, unreadable or of
         another flush, makes one step with an unknown bound. Raises ``WrongVersion``."""
         self.forget()
         try:
@@ -251,7 +254,7 @@ class TimeIndex:
         return self._firsts[at + 1] - 1 if at + 1 < len(self._firsts) else int(self.last)
 
     def _halve(self) -> None:
-        """Merges every two steps into one."""
+        """Merges every two neighbouring steps of the log into one, to halve the number of steps."""
         bounds = np.array(self._bounds, dtype=np.int64)
         if len(bounds) % 2:
             bounds = np.append(bounds, 0)
@@ -261,7 +264,7 @@ class TimeIndex:
 
 
 def _checked(value: bytes, layout: Struct) -> tuple[int, ...]:
-    """Unpacks the bytes after the version. Raises ``Damaged`` or ``WrongVersion``."""
+    """Unpacks the bytes after the version number. Raises ``Damaged`` or ``WrongVersion``."""
     if len(value) < layout.size:
         raise Damaged(f"a record of the time index of {len(value)} bytes")
     version, *fields = layout.unpack_from(value)

@@ -1,15 +1,16 @@
-"""The tracker: the buckets that are not stored yet.
+"""The tracker: the buckets (runs of mappings from VLSN to LSN) that are not stored yet.
 
-1. The tracker's buckets are in order and do not overlap, but there may be gaps. Only the current bucket, the last one,
-   is changed.
-2. All buckets are after the VLSNs that the store covers.
-3. A mapping is kept at a bucket's start. The next is kept once it is at least ``stride`` VLSNs *and*
-   ``mapping_bytes_min`` bytes past the last mapping, or more than ``max_distance`` bytes. A bucket has at most
-   ``max_mappings``.
+1. The tracker's buckets are in order and do not overlap, but there may be gaps. Only the last bucket, the current one,
+   changes.
+2. All buckets of the tracker are for later VLSNs than the store's.
+3. The first block of a bucket gets a mapping. A later block gets a mapping if it is at least ``stride`` VLSNs *and*
+   ``mapping_bytes_min`` bytes past the last mapping, or more than ``max_distance`` bytes past it. A bucket has at most
+   ``max_mappings`` mappings.
 
-With stride 10, 4 KiB and blocks of one 1 KiB entry, the mapping of 1 is kept, those of 2 … 10 are not (stride), and
-that of 11 is kept (10 KiB past). A step into the next segment is more than ``max_distance`` by LSNs, and begins a new
-bucket. The model is JE's ``VLSNTracker``.
+For example, each block has one entry of 1 KiB, ``stride`` is 10 and ``mapping_bytes_min`` is 4 KiB. VLSN 1 gets a
+mapping. VLSNs 2 … 10 are within the stride and get no mapping. VLSN 11 is 10 KiB past VLSN 1 and gets a mapping.
+Between two segments LSNs differ by more than ``max_distance``, so each segment begins a new bucket. The model is JE's
+``VLSNTracker``.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from vlsn.index.bucket import Bucket, CurrentBucket, Mapping
 from vlsn.index.stats import IndexStats
 
 WINDOW = 128
-"""The number of blocks that are searched at once, since bisecting all of them would leave the processor's caches."""
+"""The number of blocks that are searched at once. A search over all blocks would exceed the processor's caches."""
 
 
 class Tracker:
-    """The tracker. Every method is called under the log latch."""
+    """The tracker of one index. Every method is called under the log's latch."""
 
     __slots__ = ("_bytes_min", "_far", "_mappings_max", "_stride", "buckets", "current", "stats")
 
@@ -71,7 +72,7 @@ class Tracker:
         return self.current.first if self.current else None
 
     def track(self, first: Vlsn, last: Vlsn, at: Lsn) -> None:
-        """Tracks a block that is after all tracked blocks."""
+        """Adds a block that is after all blocks added before."""
         current = self.current
         if current is None:
             self._open(first, last, at)
@@ -88,8 +89,8 @@ class Tracker:
         current.block_first, current.block_lsn, current.last = first, at, last
 
     def track_run(self, firsts: Sequence[int], lasts: Sequence[int], lsns: Sequence[int]) -> None:
-        """Tracks many blocks in order, with the same result as calls of ``track``. It jumps from one kept mapping to
-        the next."""
+        """Adds many blocks in order, with the same result as calls of ``track``. The search jumps from one kept mapping
+        to the next."""
         at, end = 0, len(firsts)
         while at < end:
             self.track(Vlsn(firsts[at]), Vlsn(lasts[at]), Lsn(lsns[at]))
@@ -98,7 +99,8 @@ class Tracker:
             if at + 1 == end:
                 return
             following = self._next_kept(current, firsts, lsns, at + 1)
-            # blocks between two kept ones have no mapping, but the last of them may end the bucket
+            # Blocks between two kept mappings have none, but the last of these blocks may be the last one of the
+            # bucket.
             if following > at + 1:
                 at = following - 1
                 assert lsns[at] > current.block_lsn, f"LSN {lsns[at]:#x} is not past {current.block_lsn:#x}"
@@ -125,7 +127,7 @@ class Tracker:
             self.current = None
 
     def forget(self, count: int) -> None:
-        """Removes the first ``count`` buckets, which are stored now."""
+        """Removes the first ``count`` buckets, which are in the store now."""
         del self.buckets[:count]
 
     def at_or_before(self, vlsn: Vlsn) -> Mapping | None:

@@ -1,1 +1,1 @@
-"""The operator's tools for a stopped node's directory."""
+"""The operator's tools for the directory of a stopped node."""

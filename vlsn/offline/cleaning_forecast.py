@@ -1,9 +1,9 @@
 """The forecast of a cleaning: which segments of a stopped node's directory would be removed, and which holds keep the
 rest. The forecast writes nothing.
 
-Holds exist only while their process runs. So a stopped node only has the limits of its own: how far its log is known
-durable, its state record with the positions of consumers, and its checkpoint. Once the node runs, replicas may hold
-more of the log, and consumers may have advanced.
+Holds exist only while their process runs. For a stopped node, only the limits in its own files are known: the durable
+end, the positions of consumers in the state record, and the checkpoint. Once the node runs, replicas may hold more of
+the log, and consumers may have advanced.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _RECOVERY = f"{Owner.CHECKPOINT} {RECOVERY}"
 
 
 def forecast(disk: Disk, stores: Stores, directory: str, retention: Retention, *, now_us: int) -> CleaningReport:
-    """Reports which parts of the log in ``directory`` ``retention`` would remove. Raises ``LogInUse`` if the node is
-    running, ``BadArgument`` if there is no state record, and ``Damaged``."""
+    """Reports the segments of the log in ``directory`` that a cleaning with ``retention`` would remove. Raises
+    ``LogInUse`` if the node is running, ``BadArgument`` if there is no state record, and ``Damaged``."""
     if disk.is_locked(f"{directory}/{LOCK_NAME}"):
         raise LogInUse(f"{directory} belongs to a running node; ask it by its URL (`vlsnlog clean --help`)")
     limits, first_segment, trimmed_to = _limits(stores, directory)
@@ -42,13 +42,14 @@ def forecast(disk: Disk, stores: Stores, directory: str, retention: Retention, *
     reader = LogReader(disk, directory, lambda _: 0)
 
     def sealed(segment: Segment) -> int:
-        """Returns when ``segment`` was sealed. The whole segment is read, since the index is not available."""
+        """Returns the time at which ``segment`` was sealed. The whole segment is read to find the time, since the index
+        is not available."""
         if segment.last <= trimmed_to:
             return 1
         start = next(each.number for each in segments if each.last >= segment.last)
         return sealed_us(reader, segment.last, lsn(start, FIRST_FRAME), segment.last)
 
-    # the allowance that the next opening of the log has
+    # The forecast uses the allowance for removals by age that the log will have when it is opened next.
     belief = Belief(0, Allowance().left(len(numbers) - 1, retention.age_s, 0.0))
     try:
         found = wanted(segments, retention, total_bytes=total, sealed_us=sealed, now_us=now_us)
@@ -68,11 +69,14 @@ def forecast(disk: Disk, stores: Stores, directory: str, retention: Retention, *
 
 
 def _limits(stores: Stores, directory: str) -> tuple[list[Limit], int, Vlsn]:
-    """Returns what keeps the log, the segment in which the log begins, and the VLSN before its first."""
+    """Returns the limits that keep the log, the segment in which the log begins, and the VLSN before the log's
+    first."""
     try:
         state = StateStore(stores.open(f"{directory}/{STATE_NAME}", map_bytes=STATE_MAP_BYTES, read_only=True))
     except FileNotFoundError:
-        raise BadArgument(f"{directory} has no state store: no checkpoint was ever made, and nothing may go") from None
+        raise BadArgument(
+            f"{directory} has no state store: no checkpoint was ever made, and nothing may be removed"
+        ) from None
     try:
         stored, record = StoredEnds(state.checkpoint(), state.idle_end()), state.record()
     except WrongVersion as error:

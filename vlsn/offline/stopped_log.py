@@ -1,15 +1,16 @@
-"""Reads the entries of a log that is not open, a stopped node's, from its segments alone.
+"""Reads the entries of a stopped node's log, from the log's segments alone.
 
-    segments ─► whole frames ─► visible blocks ─► must follow on exactly ─► entries
+    segments ─► valid frames ─► visible blocks ─► must be consecutive ─► entries
 
 1. The *durable end* is the highest DTVLSN stated in the directory: in a block's header, a checkpoint, or ``state``.
-   After a clean stop, it is everything that the node knew to be durable. After a kill, it is a block or two behind what
-   was acknowledged. Entries past the durable end may be on no other node, and are read only on request (``undurable``).
-2. A block is visible unless it is overmarked, or abandoned by an unfinished rollback.
-3. If the next VLSN cannot be read, ``Damaged`` is raised, with the VLSN from which to continue. No gap is skipped
-   silently.
+   After a clean stop, it is the durable end that the node had. After a kill, the durable end found may be a block or
+   two below the node's. Entries past the durable end may be on no other node, and are read only on request
+   (``undurable``).
+2. A block is visible unless a rollback, finished or not, has abandoned it.
+3. If the next VLSN cannot be read, ``Damaged`` is raised. The error has the VLSN from which reading can continue. No
+   gap is skipped silently.
 
-Nothing is written, locked or mapped. Only one segment is held in memory at a time.
+This module writes, locks and maps nothing. Only one segment is in memory at a time.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ from vlsn.verify.segment_chain import Link, log_chain, read_stated
 TAIL_BYTES = 8 * MIB
 """The bytes before the log's end that are searched for the durable end."""
 WINDOW_BYTES = 4 * MIB
-"""The bytes of a segment whose entries are taken by column at once, but at least one block."""
+"""The bytes of a segment whose entries are read by column at once, but at least one block."""
 ROWS_AT_ONCE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Visible:
-    """The visible, whole blocks of one segment, by column. ``places`` are the offsets of their frames."""
+    """The visible blocks of one segment, as columns. ``places`` are the offsets of the blocks' frames."""
 
     places: npt.NDArray[np.int64]
     firsts: npt.NDArray[np.int64]
@@ -57,14 +58,14 @@ class _Visible:
         return len(self.places)
 
     def window(self, low: int) -> int:
-        """Returns the exclusive end of the blocks from ``low`` on that are taken at once."""
+        """Returns the exclusive end of the blocks, from ``low`` on, that are read at once."""
         return max(low + 1, int(np.searchsorted(self.places, self.places[low] + WINDOW_BYTES)))
 
 
 class StoppedLog:
     """The log of a stopped node. Raises ``LogInUse`` if the directory is in use, ``Restoring`` if a restore is
     unfinished, and ``BadArgument`` if there is no log. ``first`` and ``last`` are the first and last visible VLSNs, and
-    ``durable`` is the durable end. Each is NULL_VLSN if there is none."""
+    ``durable`` is the durable end. For an empty log, all three are NULL_VLSN."""
 
     def __init__(self, disk: Disk, stores: Stores, directory: str) -> None:
         check_no_restore(disk, directory)
@@ -92,9 +93,9 @@ class StoppedLog:
         undurable: bool = False,
         keys: KeyFilter | None = None,
     ) -> Iterator[list[Entry]]:
-        """Yields entries from ``from_vlsn`` (0: the log's first) to ``to_vlsn`` (0: the durable end, or the log's end
-        with ``undurable``), of these ``keys`` (None: all). Raises ``Trimmed``. Raises ``Damaged`` after yielding
-        everything before the damage."""
+        """Yields entries from ``from_vlsn`` (0: the log's first VLSN) to ``to_vlsn`` (0: the durable end, or the log's
+        end with ``undurable``). If ``keys`` is not None, only entries with these keys are yielded. Raises ``Trimmed``.
+        Raises ``Damaged`` after yielding everything before the damage."""
         kinds = None if all_kinds else DATA_ONLY
         for rows, at, end in self.rows(from_vlsn, to_vlsn, undurable=undurable):
             chosen = rows.chosen(at, end, kinds, None if keys is None else keys.mask(rows))
@@ -106,9 +107,9 @@ class StoppedLog:
     def rows(
         self, from_vlsn: int = 0, to_vlsn: int = 0, *, undurable: bool = False, keep: bool = False
     ) -> Iterator[tuple[EntryRows, int, int]]:
-        """Yields the whole blocks, by column, that hold the entries which ``entries`` yields, with the first and last
-        VLSN in them that were asked for. The buffer of the blocks is used again for the next segment. With ``keep``,
-        each segment gets its own buffer, which lives as long as it is referenced. Raises as ``entries`` does."""
+        """Yields, as columns, the blocks with the entries that ``entries`` would yield, each time with the first and
+        last wanted VLSN. The buffer of the blocks is used again for the next segment. With ``keep``, each segment gets
+        its own buffer, which lives as long as it is referenced. Raises the errors of ``entries``."""
         end = max(self.last, self.durable) if undurable else self.durable
         end = Vlsn(min(end, to_vlsn)) if to_vlsn else end
         if not end and not self._ends_in_damage:
@@ -144,8 +145,8 @@ class StoppedLog:
             raise self._lost(at, self._links[-1], 0)
 
     def at_time(self, time_us: int) -> Vlsn:
-        """Returns the first VLSN at which the highest block time so far is at or past ``time_us``, or the VLSN after
-        the end. Segments are read whole, but only those that may contain that time, by the stored time index."""
+        """Returns the first VLSN of the first block that was sealed at ``time_us`` or later, or the VLSN after the end.
+        By the stored time index, only those segments are read that may contain blocks of that time."""
         header = self._links[-1].header
         times = read_times(self._stores, self._directory, header.incarnation if header is not None else 0)
         at = self.first
@@ -164,18 +165,18 @@ class StoppedLog:
 
     def _lost(self, vlsn: int, link: Link, resume: int) -> Damaged:
         upto = f" to {resume - 1}" if resume > vlsn + 1 else ""
-        advice = f"; go on with --from {resume}" if resume else ", nor anything behind it"
+        advice = f"; continue with --from {resume}" if resume else ", nor anything after it"
         text = f"{self._directory}/{link.name}: VLSN {vlsn}{upto} cannot be read{advice}"
         return Damaged(text, file=link.name, vlsn=vlsn)
 
     def _may_hold(self, position: int, vlsn: int) -> bool:
-        """Says whether the segment may hold ``vlsn``. No visible VLSN in it is above the log's last VLSN when the next
-        segment was begun."""
+        """Returns whether the segment may contain ``vlsn``. No visible VLSN in the segment is above the log's last VLSN
+        at the time when the next segment was begun."""
         following = self._links[position + 1].prev_last_vlsn if position + 1 < len(self._links) else 0
         return not 0 < following < vlsn
 
     def _visible(self, link: Link) -> _Visible:
-        """Returns the visible blocks. The segment's bytes are in the buffer afterwards."""
+        """Returns the visible blocks of a segment. After the call, the segment's bytes are in the buffer."""
         found, _ = inspected(self._disk, link, self._stated, self._buf)
         wrong = np.array(sorted({fault.offset for fault in found.faults}), dtype=np.int64)
         keep = ~found.marked & ~np.isin(found.block_offsets, wrong)
@@ -187,7 +188,7 @@ class StoppedLog:
         return _Visible(places, found.firsts[keep], found.lasts[keep], heads)
 
     def _look_at_end(self) -> None:
-        """Finds the rollbacks that opening the log would read, the last VLSN, and the durable end."""
+        """Finds the rollbacks that an opening of the log would read, the last VLSN, and the durable end."""
         scan_file, seen = lsn_file(self._stated.scan_from), 0
         looked: list[Link] = []
         last_block = last_fault = 0
@@ -200,7 +201,7 @@ class StoppedLog:
             last_fault = max([last_fault, *(lsn(link.number, fault.offset) for fault in found.faults)])
             looked.append(link)
             seen += size
-        for link in looked:  # a second pass, now that the rollbacks are known
+        for link in looked:  # a second pass, now that all rollbacks are known
             blocks = self._visible(link)
             if len(blocks):
                 self.last = max(self.last, Vlsn(int(blocks.lasts[-1])))

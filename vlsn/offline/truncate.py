@@ -1,21 +1,23 @@
-"""Truncation by an operator: a stopped node's log is cut after a VLSN that a person names, even if more was durable.
+"""Truncation by an operator: a stopped node's log is cut after a VLSN that a person names, even if later entries were
+durable.
 
-    0  what would be lost is shown (``loss_of``, which reads only)
-    1  the directory is opened as at any start: lock, torn tail, a rollback that was begun; what its entries add up to
-       is made again from the log where the state record is of a later VLSN
-    2  the vote floor, at the last block that goes: until its log is that long again, the node does not lead
-    3  ``state`` says no more than what will be left: DTVLSN, state record, where the next open reads from
-    4  the rollback to that VLSN (``rollback``), whose ROLLBACK_START is the commit point; the next open finishes it
+    0  the entries that would be lost are shown (``loss_of``, which only reads)
+    1  the directory is opened as at any start; if the state record is of a later VLSN, the history is derived from the
+       log instead
+    2  the vote floor is set at the last block to remove: until its log is that long again, the node does not lead
+    3  ``state`` is reduced to what will be left: DTVLSN, state record, the position from which the next open reads
+    4  the log is rolled back to that VLSN (``rollback``); its ROLLBACK_START is the commit point; the next open would
+       finish the rollback
     5  a clean stop
 
-If the truncation is stopped before step 4, nothing is lost. The log still reaches its floor, and a DTVLSN that is too
-low is raised again. The blocks are overmarked, not erased, and a dump shows them. A truncation is refused inside a
-block, if it would remove the GROUP entry that lists the members, or if the part of the log to be read is damaged. For a
-cleaned log with a later state record, a truncation is also refused if any metadata has changed since that VLSN, since
-the log no longer has the earlier values (``derived_history``).
+If the truncation is stopped before step 4, nothing is lost. The log still reaches its vote floor, and a DTVLSN that is
+too low is raised again. The cut blocks are not erased, and a dump shows them. A truncation is refused inside a block,
+if it would remove the GROUP entry that lists the members, or if the part of the log to be read is damaged. A truncation
+of a cleaned log may also be refused because metadata has changed after the VLSN of the cut. A cleaned log no longer has
+the earlier values of its metadata (``derived_history``).
 
-``accept_floor`` is for a node whose floor no log can reach any more. Afterwards the node leads and votes by the log
-that it has.
+``accept_floor`` is for a node whose vote floor no log can reach any more. ``accept_floor`` removes the vote floor, so
+that the node can lead and vote again with its present log.
 """
 
 from __future__ import annotations
@@ -51,8 +53,8 @@ _KINDS = frozenset(kind.name for kind in FrameKind if "ROLLBACK" not in kind.nam
 
 @dataclass(slots=True)
 class Loss:
-    """The loss if a log whose visible blocks end at ``last`` is truncated after VLSN ``after``. Lost are ``entries``
-    entries in ``blocks`` blocks of ``bytes`` bytes, from VLSN ``first`` on (0: nothing)."""
+    """The loss if a log is truncated after VLSN ``after``. ``last`` is the last visible VLSN before the truncation. The
+    loss is ``entries`` entries in ``blocks`` blocks of ``bytes`` bytes, from VLSN ``first`` on (0: nothing is lost)."""
 
     after: int
     first: int = 0
@@ -61,19 +63,20 @@ class Loss:
     blocks: int = 0
     bytes: int = 0
     dtvlsn: int = 0
-    """The highest DTVLSN that this copy knows. A majority had synced the lost entries up to that VLSN."""
+    """The highest durable end that this copy of the log states. A majority has synced the lost entries up to
+    ``dtvlsn``."""
     terms: list[TermRun] = field(default_factory=list)
 
     @property
     def durable(self) -> int:
-        """The number of lost entries that had been durable."""
+        """The number of lost entries that are durable."""
         return max(0, min(self.last, self.dtvlsn) - self.first + 1) if self.first else 0
 
 
 def loss_of(disk: Disk, stores: Stores, directory: str, after: int) -> Loss:
-    """Computes the loss. Only reads, from the segment that holds ``after`` on. Raises ``LogInUse`` or ``Damaged``.
-    Raises ``BadArgument`` if the VLSN is not in the log or not the last of a block, or if more than entries would be
-    lost (``derived_history.check_unchanged``)."""
+    """Computes the loss of a truncation. The computation only reads, from the segment that contains ``after`` on.
+    Raises ``LogInUse`` or ``Damaged``. Raises ``BadArgument`` if ``after`` is not the last VLSN of a block in the log,
+    or if the truncation would be refused because metadata has changed (``derived_history.check_unchanged``)."""
     check_stopped(disk, directory)
     first, last = span_of(disk, stores, directory)
     if not first <= after <= last or not last:
@@ -97,7 +100,7 @@ def loss_of(disk: Disk, stores: Stores, directory: str, after: int) -> Loss:
                 later.append(row.lsn)
         elif row.last > after:
             near = f"{row.first - 1} or {row.last}" if row.first > first else f"{row.last}"
-            raise BadArgument(f"VLSN {after} lies inside a block of VLSN {row.first} to {row.last}; cut after {near}")
+            raise BadArgument(f"VLSN {after} is inside a block of VLSN {row.first} to {row.last}; cut after {near}")
     if record is not None and record.trimmed_to:
         check_unchanged(disk, directory, record, Vlsn(after), later)
     loss.last = last
@@ -106,7 +109,7 @@ def loss_of(disk: Disk, stores: Stores, directory: str, after: int) -> Loss:
 
 
 def span_of(disk: Disk, stores: Stores, directory: str) -> tuple[int, int]:
-    """Returns the first and last visible VLSN, or 0 and 0 if there is none."""
+    """Returns the first and last visible VLSN, or 0 and 0 if no VLSN is visible."""
     blocks = DumpFilter(kinds=frozenset(("BLOCK",)))
     first = next(dump_rows(disk, stores, directory, blocks), None)
     last = next(dump_rows(disk, stores, directory, blocks, reverse=True), None)
@@ -121,7 +124,7 @@ def check_stopped(disk: Disk, directory: str) -> None:
 def _add(loss: Loss, row: DumpRow) -> None:
     if EntryKind.GROUP.name in row.entries.split("+"):
         raise BadArgument(
-            f"the block from VLSN {row.first} on lists the members of the group; without it the node is of none: "
+            f"the block from VLSN {row.first} on lists the members of the group, which the node needs: "
             f"cut after {row.last} or later"
         )
     loss.first = loss.first or row.first
@@ -133,11 +136,13 @@ def _add(loss: Loss, row: DumpRow) -> None:
 
 
 class Truncation:
-    """One truncation. It is made on any thread, and runs on two threads of its own. Once the log ends at ``after`` and
-    is closed, ``done`` gets the node's record, with the floor that was written. ``failed`` gets the error. Both are
-    called on the owner's thread. Afterwards ``close`` must be called.
+    """One truncation. A truncation may be started on any thread, and runs on two threads of its own. Once the log ends
+    at ``after`` and is closed, ``done`` gets the content of the node file, with the vote floor that was written. If the
+    truncation fails, ``failed`` gets the error. ``done`` and ``failed`` are called on the owner's thread. After one of
+    these calls, ``close`` must be called.
 
-    Raises ``LogInUse``, ``Damaged`` or ``FileNotFoundError`` if there is no log to open."""
+    Raises ``LogInUse``, ``Damaged`` or ``FileNotFoundError`` if there is no log to open.
+    """
 
     def __init__(
         self,
@@ -169,7 +174,7 @@ class Truncation:
         )
 
     def close(self) -> None:
-        """Ends the threads. Call it after ``done`` or ``failed``, and not from within them."""
+        """Ends the threads of the truncation. ``close`` must be called after ``done`` or ``failed`` has returned."""
         self._writer.close()
         self._keeper.close()
 
@@ -182,7 +187,7 @@ class Truncation:
             writer=writer,
             keeper=keeper,
             listener=LogListener(),
-            failed=self._give_up,  # while it is being opened, the code below looks
+            failed=self._give_up,  # if this is called during the opening of the log, the code below handles it
         )
         self._log = log
         if log.life.failure is not None:
@@ -191,7 +196,8 @@ class Truncation:
         keeper.submit(lambda: self._promise(log), lambda _: self._cut(log), self._give_up)
 
     def _promise(self, log: LocalLog) -> None:
-        """Does steps 2 and 3, on the keeper's thread. Everything that can be refused is refused before."""
+        """Does steps 2 and 3 of the truncation (vote floor, ``state``), on the keeper's thread. Everything that can be
+        refused was refused before these steps."""
         abandoned = find_abandoned(log.view, self._after)
         if not abandoned.frames:
             return
@@ -232,8 +238,8 @@ class Truncation:
             log.close(lambda: self._closed(log, error))
 
     def _closed(self, log: LocalLog, error: BaseException | None) -> None:
-        """Reports the end of the truncation, once. A failure after the cut, during the clean stop, is reported too,
-        though the log is already cut."""
+        """Reports the end of the truncation, once. A failure during the clean stop is reported, too, although the log
+        is already cut."""
         if self._told:
             return
         self._told = True
@@ -248,7 +254,7 @@ class Truncation:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """A node's vote floor, and the end of its log."""
+    """The vote floor of a node, and the end of its log."""
 
     term: int
     vlsn: int
@@ -257,12 +263,13 @@ class Floor:
 
     @property
     def holds(self) -> bool:
-        """True while the log ends below the floor."""
+        """True while the log ends below the vote floor."""
         return (self.term, self.vlsn) > (self.last_term, self.last) and self.last < self.vlsn
 
 
 def floor_of(disk: Disk, stores: Stores, directory: str) -> Floor:
-    """Reads the floor and the log's end. Changes nothing. Raises ``LogInUse``, ``Damaged`` or ``FileNotFoundError``."""
+    """Reads the vote floor and the end of the log. Nothing is changed. Raises ``LogInUse``, ``Damaged`` or
+    ``FileNotFoundError``."""
     check_stopped(disk, directory)
     record = node_file.read(disk, f"{directory}/{NODE_FILE_NAME}")
     blocks = DumpFilter(kinds=frozenset(("BLOCK",)))
@@ -272,7 +279,8 @@ def floor_of(disk: Disk, stores: Stores, directory: str) -> Floor:
 
 
 def accept_floor(disk: Disk, directory: str) -> None:
-    """Removes the vote floor, in a new term; durable on return. Raises ``LogInUse``, ``Damaged`` or ``LogFailed``."""
+    """Removes the vote floor, and begins a new term. The change is durable on return. Raises ``LogInUse``, ``Damaged``
+    or ``LogFailed``."""
     lock = disk.lock(f"{directory}/{LOCK_NAME}")
     try:
         with closing(NodeFile.open(disk, f"{directory}/{NODE_FILE_NAME}")) as node_file:

@@ -1,1 +1,1 @@
-"""Pages of destinations: files of unacknowledged messages that leave the log."""
+"""Pages of destinations: files with the unacknowledged messages of segments that are cleaned away."""

@@ -1,8 +1,10 @@
-"""The paging manager: the paging stores of all destinations of one node.
+"""The paging manager has the paging stores of all destinations of one node. A paging store has a destination's page
+files: its messages from segments that were cleaned away.
 
     subscriptions ─► reconciled ─► a pass ─► covers: the log may begin there ─► done: unneeded pages are dropped
 
-The manager knows the contents of the page table, and makes no decision about when to page. On the owner's thread only.
+The manager has the contents of the page table in memory. The manager does not decide when messages are written to
+pages. It is used on the owner's thread only.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from vlsn.seams import Disk
 
 
 class PagingManager:
-    """The stores of one node, empty at first. ``adopt`` sets the stores that an open has found."""
+    """The paging stores of one node, empty at first. ``adopt`` sets the stores that the opening of the log has
+    found."""
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class PagingManager:
         self.stores = dict(opened.stores)
 
     def store_of(self, subscription: Subscription) -> PagingStore:
-        """Returns the store of a destination, and creates a missing one without touching the disk."""
+        """Returns the paging store of a destination. A missing store is created without touching the disk."""
         uuid = subscription.uuid
         store = self.stores.get(uuid)
         if store is None:
@@ -53,7 +56,7 @@ class PagingManager:
 
     def reconciled(self, subscriptions: Sequence[Subscription], first: Vlsn) -> list[Change]:
         """Returns the changes of the page table that are needed before the log, which begins at ``first``, is cleaned
-        or messages are delivered. Includes destinations that were dropped."""
+        or messages are delivered. The changes include those for destinations that were dropped."""
         listed = {subscription.uuid for subscription in subscriptions}
         changes = [
             Change(uuid, None, gone=list(store.pages)) for uuid, store in self.stores.items() if uuid not in listed
@@ -65,7 +68,7 @@ class PagingManager:
         return changes
 
     def done(self, subscriptions: Iterable[Subscription], looked: dict[str, dict[int, bool]]) -> list[Change]:
-        """Returns the changes that drop unneeded pages from the page table. ``looked`` has, by uuid, the pages that
+        """Returns the changes that remove unneeded pages from the page table. ``looked`` has, by uuid, the pages that
         were read (``PagingStore.done``)."""
         found = []
         for subscription in subscriptions:
@@ -76,7 +79,7 @@ class PagingManager:
         return found
 
     def committed(self, changes: Iterable[Change]) -> list[tuple[PagingStore, Sequence[int]]]:
-        """Notes the present contents of the page table, and returns the files to remove."""
+        """Notes that ``changes`` are in the page table, and returns the files to remove."""
         going = []
         for change in changes:
             store = self.stores[change.uuid]
@@ -90,12 +93,13 @@ class PagingManager:
         return going
 
     def wants(self, subscriptions: Iterable[Subscription], upto: Vlsn) -> list[tuple[Subscription, PagingStore]]:
-        """Returns the destinations that are not paged up to ``upto``, with their stores."""
+        """Returns the destinations whose messages up to ``upto`` are not all in pages yet, with their stores."""
         found = [(subscription, self.store_of(subscription)) for subscription in subscriptions]
         return [(subscription, store) for subscription, store in found if store.paged_to < upto]
 
     def uncovered(self, subscriptions: Iterable[Subscription], first: Vlsn, begin: Vlsn) -> str:
-        """Returns why a log that begins at ``begin`` may not begin at ``first``; empty if it may."""
+        """Returns the reason why a log that begins at ``begin`` may not begin at ``first`` instead: a wanted message is
+        in no page. Returns an empty string if the log may begin at ``first``."""
         for subscription in subscriptions:
             store = self.stores.get(subscription.uuid)
             row = store.row if store is not None else None

@@ -1,15 +1,17 @@
-"""The pages that are found when a log is opened: valid files stay, others are removed, and lost ones are noted as
-missing.
+"""Opens the page files (messages of destinations from segments that were cleaned away) with the log. Valid files stay,
+other files are removed, and the messages of lost files are noted as missing. The page table has a row for each valid
+page.
 
     row     file
-    yes     whole, or longer        stays; nothing more is written to a longer one
-    yes     none                    its VLSNs are missing: another member sends them
-    yes     shorter                 it is salvaged: the readable part stays, the rest is missing
+    yes     complete, or longer     the file stays; nothing more is written to a longer one
+    yes     none                    the VLSNs are missing: another member sends their messages
+    yes     shorter                 the file is salvaged: the readable part stays, the rest is missing
     yes     only ``*.damaged``      a salvage was interrupted: it is repeated
-    no      there                   finished, or never completed, or its row is lost: ``listed_anew`` decides
-    no row of the destination at all, or an unreadable one, but files: the records in the files show what they contain
+    no      there                   it is finished, was never completed, or has lost its row: ``listed_anew`` decides
+    no row of the destination at all, or an unreadable one, but files: rows are made from the records in the files
 
-Runs on the pager's thread. Durable on return, except for the table's changes, which are returned.
+The functions run on the pager's thread. The functions' changes of files are durable on return. The changes of the page
+table are returned to the caller.
 """
 
 from __future__ import annotations
@@ -38,13 +40,14 @@ PAGE_FILE = re.compile(r"([0-9]{9})\.page(\.damaged)?\Z")
 
 @dataclass(slots=True)
 class OpenedPages:
-    """All paging stores of a directory, and the changes that its page table needs before the stores are used."""
+    """All paging stores of a directory, and the changes of the page table that must be made before the stores are
+    used."""
 
     stores: dict[str, PagingStore]
     changes: list[Change] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     aside: list[tuple[str, int]] = field(default_factory=list)
-    """Pages to salvage: uuid and number."""
+    """The uuid and number of each page that has to be salvaged."""
 
 
 def open_pages(
@@ -57,7 +60,7 @@ def open_pages(
     first: int,
     page_bytes: int = PAGE_BYTES,
 ) -> OpenedPages:
-    """Opens the pages of the log in ``directory``, which begins at VLSN ``first``. Raises ``OSError``,
+    """Opens the pages of the log in ``directory``, which begins at VLSN ``first``. Raises ``OSError`` or
     ``WrongVersion``."""
     opened = OpenedPages({})
     rows = table.read()
@@ -110,14 +113,14 @@ def _mended(
     numbers: dict[int, bool],
     notes: list[str],
 ) -> Change | None:
-    """Returns the changes of the page table for lost files or lost rows of pages, or None if nothing is lost."""
+    """Returns the changes of the page table for lost page files and lost rows, or None if nothing is lost."""
     gone = [number for number in pages if number not in numbers]
     lost = [(page.covers_from, page.covers_to) for number in gone if not (page := pages[number]).superseded]
     row = msgspec.structs.replace(
         row, missing=VlsnSet.of_spans([*row.missing, *lost]).spans(), done=max(row.done, *gone, 0)
     )
     if gone:
-        notes.append(f"pages of destination {uuid}: {len(gone)} are gone, their VLSNs are missing here")
+        notes.append(f"pages of destination {uuid}: {len(gone)} are lost, and their VLSNs are missing here")
     found = dict[int, PageRow]()
     for number in sorted(number for number, plain in numbers.items() if plain and number not in pages):
         if _since(disk, place, number) != row.since:
@@ -136,12 +139,12 @@ def _mended(
 def listed_anew(
     contents: PageContents, row: StoreRow, pages: Mapping[int, PageRow]
 ) -> tuple[PageRow | None, list[Span]]:
-    """Returns a row for a page that has none in the table, and the spans of VLSNs in the page that cannot be read.
+    """Returns a row for a page that has no row in the table, and the spans of VLSNs in the page that cannot be read.
 
-    The page's records are valid if they are at or below ``paged_to``, in VLSNs that no other page covers and that are
-    not missing. An uncommitted pass has written after ``paged_to``. An uncommitted salvage or filling has written VLSNs
-    that other pages cover, or that are still missing. None for such pages. A finished page whose file was not removed
-    is valid again, and is finished again later.
+    A record of the page is valid if its VLSNs are at or below ``paged_to``, are in no other page, and are not missing.
+    Other records were never committed: they are from an interrupted pass (after ``paged_to``), or from an interrupted
+    salvage or filling. For a page without valid records, None is returned. A page that was finished, but whose file was
+    not removed, is valid again, and is finished again later.
     """
     live = [(page.covers_from, page.covers_to) for page in pages.values() if not page.superseded]
     covered, found = VlsnSet.of_spans([*live, *row.missing]), NO_ROW
@@ -157,7 +160,7 @@ def listed_anew(
 
 
 def _is_short(disk: Disk, path: str, row: PageRow) -> bool:
-    """Returns whether a page file is shorter than its row says."""
+    """Returns whether a page file is shorter than its row in the page table says."""
     with closing(disk.open(path)) as file:
         return file.size() < row.end
 
@@ -165,9 +168,10 @@ def _is_short(disk: Disk, path: str, row: PageRow) -> bool:
 def _rebuilt(
     disk: Disk, place: str, uuid: str, numbers: list[int], log_first: int
 ) -> tuple[StoreRow | None, dict[int, PageRow]]:
-    """Reads the whole records of the files, after syncing the files. Records that were written twice, by an uncommitted
-    pass and by the next one, are used once. Records after a gap that the log can fill are not used: the log is paged
-    again. Records from before the destination was moved are superseded."""
+    """Makes rows from the valid records in a destination's page files, after syncing the files. A record that was
+    written twice (by an interrupted pass and again by the next one) is used once. Records after a gap that the log can
+    fill are not used, since the part of the log after a gap will be paged again. Records from before the destination
+    was moved are marked as superseded."""
     prefix = read_about(disk, place)
     since = {number: _since(disk, place, number) for number in sorted(numbers)} if prefix is not None else {}
     newest = max(since.values(), default=0)
@@ -202,7 +206,7 @@ def _rebuilt(
 
 
 def _since(disk: Disk, place: str, number: int) -> int:
-    """Syncs a page, and returns its ``since``, or 0 if that cannot be read."""
+    """Syncs a page file, and returns its ``since``, or 0 if that cannot be read."""
     with closing(disk.open(f"{place}/{number:09d}.page", write=True)) as file:
         try:
             file.sync()
@@ -214,7 +218,8 @@ def _since(disk: Disk, place: str, number: int) -> int:
 
 
 def read_about(disk: Disk, place: str) -> bytes | None:
-    """Returns the prefix for which the pages in ``place`` were written, or None if it cannot be read."""
+    """Returns the key prefix for which the pages in the directory ``place`` were written, or None if it cannot be
+    read."""
     try:
         with closing(disk.open(f"{place}/{ABOUT_NAME}")) as file:
             about = msgspec.json.decode(file.read(0, file.size()), type=About)

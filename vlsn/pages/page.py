@@ -1,17 +1,18 @@
-"""The page: one file of a destination, with records that several writers may write in parallel.
+"""A page: one file with messages of a destination from segments that were cleaned away. The messages are in records,
+and several writers may write records in parallel.
 
     0        8       10 12   16   24     32    40  60  64
     |VLSNPAGE|version|0 |salt|uuid|number|since|0 …|crc| record | record | 0 … | record …
 
-1. A writer gets an offset under the store's latch, and writes without the latch. So records are in the order of their
-   offsets, not of their VLSNs; a reader sorts them.
-2. The first record of each pass is at a multiple of 4096. So no write touches a page of the cache with bytes that were
-   synced before, and a power cut cannot damage these. The bytes before that record are zeros.
-3. The page table alone says how far a page is valid (``PageRow.end``), once everything before ``end`` is synced.
-   Nothing more is written to a page with bytes after ``end``.
+1. A writer gets an offset under the store's latch, and writes without the latch. So the records of a page are not
+   ordered by VLSN; a reader sorts them.
+2. The first record of each pass of the pager is at a multiple of 4096. So no write touches a 4 KiB page of the system's
+   cache that has synced bytes, and a power cut cannot damage synced bytes. The bytes before the first record are zeros.
+3. Only the page table says up to which offset a page is valid (``PageRow.end``). Everything before ``end`` is synced
+   before the table says so. Nothing more is written to a page that has bytes after ``end``.
 4. Nothing more is written to a page after a failed write or sync.
 
-Worked example: records of 200 and 96 bytes at 64 and 264, ``end`` 360; the next pass begins at 4096.
+For example, records of 200 and 96 bytes are at offsets 64 and 264, and ``end`` is 360. The next pass begins at 4096.
 """
 
 from __future__ import annotations
@@ -40,31 +41,32 @@ HEADER_BYTES: Final = 64
 MAGIC: Final = b"VLSNPAGE"
 VERSION: Final = 1
 STRIDE: Final = 4096
-"""The first record of each pass is at a multiple of this offset."""
+"""The first record of each pass of the pager is at a multiple of this offset."""
 
 assert HEADER.size == HEADER_BYTES
 
 
 class PageRow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A page's row in the page table."""
+    """The row of a page in the page table."""
 
     end: int
-    """The records before this offset are valid: they were synced."""
+    """The offset before which all records of the page are valid and synced."""
     first: int
     """The lowest VLSN of a message in the page."""
     last: int
     """The highest VLSN of a message in the page."""
     count: int
-    """The number of messages …"""
+    """The number of messages in the page."""
     bytes: int
-    """… and the bytes of their keys and values."""
+    """The bytes of keys and values of all messages in the page."""
     covers_from: int
-    """When the page was written, the destination wanted no other message from this VLSN …"""
+    """When the page was written, the destination wanted no other messages from this VLSN to ``covers_to``."""
     covers_to: int
-    """… to this one."""
+    """When the page was written, the destination wanted no other messages from ``covers_from`` to this VLSN."""
     superseded: bool = False
-    """True if the destination was moved since, so this page may be missing messages that are wanted now. Other pages
-    have these messages, or will have them; then this page is removed. A superseded page is not read."""
+    """True if the destination was moved after the page was written, so that the page may miss messages that are wanted
+    now. Other pages have such messages, or will have them, and then the superseded page is removed. A superseded page
+    is not read."""
 
     def with_record(self, record: Record | RecordHead, end: int) -> PageRow:
         return PageRow(
@@ -87,13 +89,13 @@ def page_name(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PageHeader:
-    """The header of a page."""
+    """The header at the beginning of a page file."""
 
     uuid: str
     number: int
     salt: int
     since: int = 0
-    """``Subscription.since`` of the destination when the page was written."""
+    """The value of ``Subscription.since`` when the page was written."""
 
     def encode(self) -> bytes:
         raw = bytearray(HEADER_BYTES)
@@ -104,7 +106,7 @@ class PageHeader:
 
     @classmethod
     def decode(cls, raw: Buffer) -> PageHeader:
-        """Decodes a header. Raises ``BadBody``, and ``WrongVersion`` for a page of a later version."""
+        """Decodes the header of a page. Raises ``BadBody``, or ``WrongVersion`` for a page of a later version."""
         if len(raw) < HEADER_BYTES or bytes(raw[:8]) != MAGIC:
             raise BadBody("no page's header")
         _, version, _, salt, uuid, number, since, _, stored = HEADER.unpack_from(raw)
@@ -116,17 +118,17 @@ class PageHeader:
 
 
 class PageWriter:
-    """A page that is being written. Call ``place`` under the store's latch, ``write`` on any thread, and the other
-    methods while no write is under way."""
+    """A page that is being written. ``place`` is called under the store's latch, and ``write`` on any thread. The other
+    methods may be called only while no write is under way."""
 
     def __init__(self, file: File, header: PageHeader, row: PageRow = NO_ROW, *, made: bool) -> None:
         self.header = header
         self.row = row
-        """The page's row with all placed records, synced or not."""
+        """The page's row, which includes all placed records, synced or not."""
         self.made = made
-        """True while the file's name is not durable yet."""
+        """True while the name of the page file is not durable yet."""
         self.writers = 0
-        """The number of writes under way."""
+        """The number of writes to the page that are under way."""
         self.broken = False
         self.unsynced = made
         self._file = file
@@ -144,15 +146,16 @@ class PageWriter:
         return cls(file, header, made=True)
 
     def begin_pass(self) -> None:
-        """Begins a pass: its first record shares no page of the cache with records that were synced before."""
+        """Begins a pass: the first record of the pass shares no 4 KiB page of the cache with records that were synced
+        before."""
         self._aligned = self.row is NO_ROW
 
     def fits(self, size: int, page_bytes: int) -> bool:
-        """Returns whether a record of ``size`` bytes fits this page. The first record always fits."""
+        """Returns whether a record of ``size`` bytes fits this page. The first record of a page always fits."""
         return not self.row.count or self._next() + size <= page_bytes
 
     def place(self, record: Record) -> int:
-        """Returns the offset for ``record``, and counts one more writer."""
+        """Returns the offset for ``record``, and notes that one more write is under way."""
         offset = self._next()
         self._aligned = True
         self.row = self.row.with_record(record, offset + record.size)
@@ -164,8 +167,8 @@ class PageWriter:
         return self.row.end if self._aligned else (self.row.end + STRIDE - 1) // STRIDE * STRIDE
 
     def write(self, record: Record, offset: int) -> None:
-        """Writes the record at its offset; not durable. Raises ``OSError``; then nothing more is written to this
-        page."""
+        """Writes ``record`` at ``offset``. The record is not durable on return. After an ``OSError`` nothing more may
+        be written to the page."""
         try:
             self._file.write(offset, record.placed(offset, self.header.salt))
         except BaseException:
@@ -173,8 +176,8 @@ class PageWriter:
             raise
 
     def sync(self) -> None:
-        """Syncs the written records. Raises ``OSError``; then the page is not used any more, and none of these records
-        is valid, because a second sync may succeed although the first one has lost data."""
+        """Syncs the written records. Raises ``OSError``. After an error the page is not used any more, and none of its
+        unsynced records is valid, because a second sync may succeed although the first one has lost data."""
         assert not self.writers
         if self.broken:
             raise OSError(errno.EIO, "a page that has failed a write or a sync")
@@ -191,7 +194,7 @@ class PageWriter:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One whole record of a page."""
+    """One complete record of a page."""
 
     head: RecordHead
     messages: Messages
@@ -204,17 +207,17 @@ class PageContents:
     header: PageHeader
     pieces: list[Piece]
     fault: str = ""
-    """The damage at ``fault_at``; empty for a whole page."""
+    """The description of the damage at offset ``fault_at``; empty if the page is not damaged."""
     fault_at: int = 0
     vlsns: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
     def bytes(self) -> int:
-        """The approximate memory in bytes that the contents take."""
+        """The approximate memory, in bytes, that the contents of the page occupy."""
         return sum(piece.head.end - piece.head.offset + 64 * piece.head.count for piece in self.pieces)
 
     def entries(self, chosen: I64) -> list[Entry]:
-        """Returns the messages with these indices (ascending) in ``vlsns``."""
+        """Returns the messages whose indices in ``vlsns`` are ``chosen`` (ascending)."""
         found: list[Entry] = []
         before = 0
         for piece in self.pieces:
@@ -226,15 +229,15 @@ class PageContents:
         return found
 
     def sizes(self) -> I64:
-        """Returns the bytes of key and value of each message."""
+        """Returns the bytes of key and value together for each message."""
         if not self.pieces:
             return np.zeros(0, np.int64)
         return np.concatenate([piece.messages.sizes() for piece in self.pieces])
 
 
 def walk(buf: Buffer, header: PageHeader, end: int) -> Iterator[RecordHead]:
-    """Yields the heads of the whole records before ``end``, in the order of their offsets. Raises ``BadBody`` after the
-    last whole record if the bytes up to ``end`` are not a record."""
+    """Yields the heads of the complete records before ``end``, in the order of their offsets. If there are other bytes
+    than records before ``end``, raises ``BadBody`` after the last complete record."""
     at, view = HEADER_BYTES, memoryview(buf)
     while at < end:
         head_end = min(at + HEAD_BYTES, len(buf))
@@ -253,7 +256,7 @@ def walk(buf: Buffer, header: PageHeader, end: int) -> Iterator[RecordHead]:
 
 
 def read_page(disk: Disk, path: str, uuid: str, number: int, end: int | None) -> PageContents:
-    """Reads a page up to ``end``; None reads all whole records. ``fault`` describes the first damage, after the
+    """Reads a page file up to ``end`` (None: all complete records). ``fault`` describes the first damage, after the
     readable records. Raises ``WrongVersion``, and ``OSError`` for an error that is no damage."""
     header, at, fault = PageHeader(uuid, number, 0), 0, ""
     pieces: list[Piece] = []
@@ -285,4 +288,4 @@ def _bytes_of(disk: Disk, path: str, end: int | None) -> bytes:
 
 
 Salts = Callable[[], int]
-"""Draws a page's salt, a u32."""
+"""The type of a function that draws the salt of a page, a random u32."""

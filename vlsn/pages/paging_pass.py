@@ -1,16 +1,17 @@
-"""One pass of the pager: entries that leave the log are written to the pages of the destinations that still want them.
+"""One pass of the pager. Before segments are cleaned away, their entries that destinations still want are written to
+page files.
 
-    1  the log is read from the lowest VLSN that a destination has not paged, by windows of a MiB
-    2  of each window every destination's messages are chosen by column, and written as one record
-    3  after a stride of the log the pages are synced, and their directories if pages are new
+    1  the log is read in windows of a MiB, from the lowest VLSN that some destination does not have in pages
+    2  for each destination, its messages in a window are selected by column, and written as one record
+    3  after a number of bytes of the log, the pages are synced, and for new pages also their directories
     4  one transaction updates the page table                                         ◄ commit point
-    5  again, until ``upto``; only then may the log be cut there
+    5  the steps are repeated until ``upto``; only then may the log be cleaned up to there
 
-After a crash before 4, the pages have bytes that are not valid, and the log has all messages. After 4, the log and the
-pages both have them. A failed write or sync ends the pass: valid records stay, and the others are written again to
-other pages.
+After a crash before step 4, the pages have bytes that are not valid, and the log has all messages. After step 4, the
+log and the pages both have the messages. A failed write or sync ends the pass: valid records stay, and the other
+records are written again to other pages.
 
-Each step is one job of the pager's worker. No other thread waits for it longer than for one call of NumPy.
+Each step is one job on the pager's thread. No other thread waits for a step longer than for one call of NumPy.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ from vlsn.segments.reader import LogReader
 
 
 class Selector:
-    """Chooses the messages of one destination."""
+    """Selects the messages of one destination."""
 
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
         self._messages = MessageFilter(subscription.name, subscription.prefix, subscription.letters)
 
     def wanted(self, rows: EntryRows, from_vlsn: int, to_vlsn: int) -> Mask | None:
-        """Returns marks for the unacknowledged messages from ``from_vlsn`` to ``to_vlsn``, or None if there are
-        none."""
+        """Returns marks for the unacknowledged messages from ``from_vlsn`` to ``to_vlsn``, or None if there are no such
+        messages."""
         first = rows.first_vlsn
         low, high = max(from_vlsn - first, 0), min(to_vlsn - first + 1, rows.rows)
         if low >= high or self._subscription.acknowledged.covers(first + low, first + high - 1):
@@ -59,7 +60,8 @@ class Selector:
 
 @dataclass(slots=True)
 class Want:
-    """One destination of a pass. ``covers_from`` is the first VLSN after those that its last record covers."""
+    """The state of one destination in a pass. ``covers_from`` is the first VLSN after the VLSNs that the destination's
+    last record covers."""
 
     subscription: Subscription
     store: PagingStore
@@ -69,8 +71,8 @@ class Want:
 
 
 class PagingPass:
-    """A pass up to ``upto``, the last VLSN of a block. Call ``step``, ``sync`` and ``discard`` on the pager's thread,
-    the other methods on the owner's. ``index`` finds the log's blocks."""
+    """A pass up to ``upto``, the last VLSN of a block. ``step``, ``sync`` and ``discard`` are called on the pager's
+    thread, the other methods on the owner's thread. ``index`` finds the blocks of the log."""
 
     def __init__(
         self,
@@ -96,7 +98,7 @@ class PagingPass:
         self._at = min((want.covers_from for want in self._wants), default=int(upto) + 1)
         self._lsn = NULL_LSN
         self.looked_bytes = 0
-        """The bytes of the log read since the last sync."""
+        """The bytes of the log that were read since the last sync."""
         self._begun = False
 
     @property
@@ -105,7 +107,7 @@ class PagingPass:
 
     @property
     def paged_to(self) -> Vlsn:
-        """All messages up to this VLSN are in pages, synced or not."""
+        """The VLSN up to which all wanted messages are in pages, synced or not."""
         return Vlsn(self._at - 1)
 
     @property
@@ -114,7 +116,8 @@ class PagingPass:
         return self.over or self.looked_bytes >= self._stride_bytes
 
     def step(self) -> None:
-        """Pages one window of the log. Raises ``OSError``, ``Damaged``, ``Trimmed``."""
+        """Writes the wanted messages of one window of the log to pages. Raises ``OSError``, ``Damaged`` or
+        ``Trimmed``."""
         if not self._begun:
             self._begun = True
             for want in self._wants:
@@ -148,11 +151,12 @@ class PagingPass:
         want.covers_from = last + 1
 
     def full_pages(self) -> list[PageWriter]:
-        """Returns the full pages that are not synced yet. Another worker may sync these pages before ``sync``."""
+        """Returns the full pages that are not synced yet. Another thread may sync the full pages before ``sync``."""
         return [writer for want in self._wants for writer in want.store.full_pages()]
 
     def sync(self) -> list[Change]:
-        """Syncs the written records, and returns the changes of the page table for them. Raises ``OSError``."""
+        """Syncs the written records, and returns the changes of the page table that make them valid. Raises
+        ``OSError``."""
         paged_to = self.paged_to
         changes = []
         for want in self._wants:
@@ -163,7 +167,7 @@ class PagingPass:
         return changes
 
     def committed(self, changes: Sequence[Change]) -> None:
-        """Notes that the page table has these changes."""
+        """Notes that ``changes`` are in the page table."""
         wants = {want.store.uuid: want for want in self._wants}
         for change in changes:
             store = wants[change.uuid].store
@@ -171,7 +175,7 @@ class PagingPass:
             store.begin_pass(wants[change.uuid].subscription.since)
 
     def discard(self) -> None:
-        """Discards all records that are not committed yet."""
+        """Discards all records that are not in the page table yet."""
         for want in self._wants:
             want.store.discard()
 

@@ -1,19 +1,20 @@
-"""The record, the unit of a page: messages of one destination, by columns, from the blocks of one window of the log.
+"""A record of a page file: messages of one destination, as columns, from the blocks of one window of the log.
 
     0     2     3 4      8     12     16    24   32          40        48        52          56          60  64
     |magic|flags|0|length|count|blocks|first|last|covers_from|covers_to|key_bytes|value_bytes|salt^offset|crc| payload …
 
-``length`` is the payload's; a record is padded to 8. ``first`` and ``last`` are VLSNs of messages. From ``covers_from``
-to ``covers_to`` the destination has no other wanted message. The crc covers the payload, then bytes 0–59. The salt is
-the page's: mixed with the offset in the page, it detects bytes that were written elsewhere.
+``length`` is the length of the payload; a record is padded to 8 bytes. ``first`` and ``last`` are VLSNs of messages.
+From ``covers_from`` to ``covers_to`` the destination has no other wanted message. The crc covers the payload, then
+bytes 0–59. The salt is that of the page. The salt is mixed with the offset in the page, so that misplaced bytes are
+detected.
 
 The payload, each column at a multiple of 8:
 
-    WHOLE    ends u32[blocks] | log blocks verbatim         every DATA entry of each is a message, none was acknowledged
+    WHOLE    ends u32[blocks] | log blocks verbatim         every DATA entry of the blocks is an unacknowledged message
     else     vlsns u64[count] | txns u64[count] (TXNS) | rows u32[blocks] | terms u64[blocks] | clocks u64[blocks]
              key_ends u32[count] (KEYS) | value_ends u32[count] | keys | values
 
-A transaction is one block, and a block's messages are never separated: a page has all of them or none.
+A transaction is one block. The messages of a block are never separated: a page has all of them or none.
 """
 
 from __future__ import annotations
@@ -43,21 +44,23 @@ HEAD_BYTES: Final = 64
 MAGIC: Final = 0x4750
 WHOLE, KEYS, TXNS = 1, 2, 4
 LENGTH_MAX: Final = 64 * MIB
-"""The largest payload: a window of the log, or one larger block, with its columns."""
+"""The most bytes of a payload: a window of the log, or one larger block, and the columns."""
 _DATA = int(EntryKind.DATA)
 _PIECE_BYTES: Final = 64
-"""Pieces that are longer than this on average are cut one by one; shorter ones are gathered by a column of offsets."""
+"""If pieces are longer than this on average, they are cut out one by one; shorter pieces are gathered by a column of
+offsets."""
 _LENGTHS_MAX: Final = 16
-"""Up to this many different lengths, pieces are gathered one length at a time: 20 ns for a piece of 100 bytes."""
+"""If the pieces have at most this many different lengths, they are gathered one length at a time (20 ns for a piece of
+100 bytes)."""
 _LENGTHS_LOOK: Final = 256
-"""The number of pieces whose lengths are checked first, before those of all pieces."""
+"""The number of pieces whose lengths are looked at first, before the lengths of all pieces."""
 
 assert HEAD.size == HEAD_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record without an offset yet. ``payload`` is in pieces."""
+    """A record that has no offset yet. ``payload`` is a list of pieces."""
 
     flags: int
     count: int
@@ -74,11 +77,11 @@ class Record:
 
     @property
     def size(self) -> int:
-        """The number of bytes in a page."""
+        """The number of bytes that the record occupies in a page."""
         return HEAD_BYTES + padded(self.length)
 
     def placed(self, offset: int, salt: int) -> list[Buffer]:
-        """Returns the record's pieces for ``offset`` of the page with ``salt``."""
+        """Returns the pieces of the record for ``offset`` in the page with ``salt``."""
         head = bytearray(HEAD_BYTES)
         HEAD.pack_into(
             head, 0, MAGIC, self.flags, 0, self.length, self.count, self.blocks, self.first, self.last,
@@ -111,7 +114,7 @@ class RecordHead:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Messages by column, in ascending order of VLSN. Keys and values are ranges of ``buf``."""
+    """Messages as columns, in ascending order of VLSN. Keys and values are ranges of ``buf``."""
 
     buf: Buffer
     vlsns: I64
@@ -127,12 +130,12 @@ class Messages:
         return len(self.vlsns)
 
     def sizes(self) -> I64:
-        """Returns the bytes of key and value of each message."""
+        """Returns the bytes of key and value together for each message."""
         sizes: I64 = self.key_ends - self.key_starts + self.value_ends - self.value_starts
         return sizes
 
     def entries(self, chosen: slice | I64) -> list[Entry]:
-        """Returns copies of the chosen messages."""
+        """Returns copies of the messages in ``chosen``."""
         keys = self._cut(self.key_starts[chosen], self.key_ends[chosen])
         values = self._cut(self.value_starts[chosen], self.value_ends[chosen])
         columns = (self.vlsns, self.terms, self.clocks)
@@ -149,8 +152,8 @@ class Messages:
 
 
 def record_of(rows: EntryRows, wanted: Mask, *, covers_from: int, covers_to: int) -> Record | None:
-    """Returns the record of the ``wanted`` DATA entries of ``rows``, or None if there are none. The payload of whole
-    blocks has views into ``rows.buf``."""
+    """Returns the record of the ``wanted`` DATA entries of ``rows``, or None if no entry is wanted. The payload of a
+    WHOLE record has views into ``rows.buf``."""
     chosen = np.flatnonzero(wanted)
     if not len(chosen):
         return None
@@ -187,7 +190,7 @@ def _whole(rows: EntryRows, having: I64) -> list[Buffer]:
         if size & 7:
             pieces.append(bytes(-size & 7))
     if sizes[-1] & 7:
-        pieces.pop()  # the record's own padding serves for the last block
+        pieces.pop()  # the padding of the record also pads its last block
     return pieces
 
 
@@ -204,7 +207,7 @@ def _selected(rows: EntryRows, chosen: I64, having: I64, each: I64, *, keyed: bo
 
 
 def record_of_messages(messages: Messages, chosen: slice, *, covers_from: int, covers_to: int) -> Record:
-    """Makes a record of some messages of another record, at least one."""
+    """Makes a record of some messages (at least one) of another record."""
     vlsns, txns = messages.vlsns[chosen], messages.txns[chosen]
     terms, clocks = messages.terms[chosen], messages.clocks[chosen]
     begins = np.flatnonzero(np.concatenate(([True], (np.diff(terms) != 0) | (np.diff(clocks) != 0))))
@@ -222,7 +225,7 @@ def record_of_messages(messages: Messages, chosen: slice, *, covers_from: int, c
 
 
 def record_again(head: RecordHead, messages: Messages) -> Record:
-    """Makes a copy of a record, to write it elsewhere. ``messages`` are the record's messages."""
+    """Makes a copy of a record that is to be written elsewhere. ``messages`` are the record's messages."""
     return _record(
         head.flags, [messages.buf], head.count, head.blocks, head.first, head.last, head.covers_from, head.covers_to,
         head.key_bytes, head.value_bytes,
@@ -268,9 +271,9 @@ def _columns(
 
 
 def gathered(buf: Buffer, starts: I64, ends: I64) -> bytes:
-    """Joins the pieces of ``buf`` at these ranges. Adjacent pieces are joined as one. Many pieces of few lengths are
-    gathered one length at a time, and many short ones by a column of their bytes' offsets. No case takes a step of
-    Python for each piece."""
+    """Joins the pieces of ``buf`` from each start to the end beside it. Adjacent pieces are copied as one. Many pieces
+    of few lengths are gathered one length at a time, and many short pieces by a column of offsets. No case needs a step
+    of Python for each piece."""
     apart = np.flatnonzero(starts[1:] != ends[:-1]) + 1
     if not len(apart):
         return bytes(memoryview(buf)[int(starts[0]) : int(ends[-1])])
@@ -304,8 +307,8 @@ def _padded(data: bytes) -> bytes:
 
 
 def head_at(buf: Buffer, at: int, *, offset: int, salt: int) -> RecordHead:
-    """Reads and checks the head at ``buf[at]``, which is ``offset`` of the page, except for its crc. Raises
-    ``BadBody``."""
+    """Reads the head of the record at ``buf[at]``, and checks everything except the crc. ``offset`` is the record's
+    place in the page. Raises ``BadBody``."""
     if len(buf) - at < HEAD_BYTES:
         raise BadBody(f"{len(buf) - at} bytes are no record's head")
     magic, flags, zero, length, count, blocks, *rest = HEAD.unpack_from(buf, at)
@@ -320,7 +323,7 @@ def head_at(buf: Buffer, at: int, *, offset: int, salt: int) -> RecordHead:
 
 
 def check_crc(buf: Buffer, at: int, head: RecordHead) -> None:
-    """Checks the whole record at ``buf[at]``. Raises ``BadBody``."""
+    """Checks the crc of the record at ``buf[at]``. Raises ``BadBody``."""
     view, end = memoryview(buf), at + HEAD_BYTES + head.length
     if len(buf) < end or any(view[end : at + head.end - head.offset]):
         raise BadBody("a record that ends early")
@@ -330,7 +333,8 @@ def check_crc(buf: Buffer, at: int, head: RecordHead) -> None:
 
 
 def messages_of(buf: Buffer, at: int, head: RecordHead) -> Messages:
-    """Returns the messages of a record whose crc is right. Raises ``BadBody`` if its columns are inconsistent."""
+    """Returns the messages of a record, whose crc must be right. Raises ``BadBody`` if the record's columns are
+    inconsistent."""
     try:
         found = _of_whole(buf, at, head) if head.flags & WHOLE else _of_selected(buf, at, head)
     except (ValueError, IndexError) as error:

@@ -1,18 +1,19 @@
-"""The paging store: the pages of one destination.
+"""The paging store: the page files of one destination. A page has messages from segments that were cleaned away.
 
     pages/<uuid>/destination.json  000000004.page  000000005.page  000000003.page.damaged
     table   {paged_to 5200, done 3, missing []}    4 {end, first 41, last 3010 …}    5 {end, first 3017, last 5188 …}
 
 1. Every message that the destination wanted up to ``paged_to`` is in these pages, is acknowledged, or is in
-   ``missing``. This node should have the missing messages, and fetches them from another member.
-2. ``page`` assigns an offset to a record under the latch and writes the record without the latch, so several writers
-   share one page. A full page is replaced by the next one at once, and synced when its last writer is done.
-3. Written records are valid once the page table has them (``table``), after the sync of pages and directory.
-4. A number is never used twice. ``done`` is the highest removed number. Pages up to it without a row are removed; pages
-   above it without a row were never completed.
+   ``missing``. This node fetches the missing messages from another member.
+2. ``page`` assigns an offset to a record under the latch, and writes the record without the latch. So several writers
+   can share one page. When a page is full, writers use the next page at once. The full page is synced when its last
+   writer is done.
+3. Written records are valid once they are in the page table (``table``). Pages and directory are synced before that.
+4. The number of a page is never used twice. ``done`` is the highest number of a removed page. A page file without a row
+   in the table was removed before if its number is at or below ``done``; otherwise it was never completed.
 
-Call ``page`` on any thread, ``sync`` and ``discard`` on the pager's with no writer under way, the other methods on the
-owner's thread.
+``page`` is called on any thread. ``sync`` and ``discard`` are called on the pager's thread, while no write is under
+way. The other methods are called on the owner's thread.
 """
 
 from __future__ import annotations
@@ -37,19 +38,20 @@ ABOUT_NAME = "destination.json"
 
 
 class StoreRow(msgspec.Struct, frozen=True):
-    """A destination's row in the page table."""
+    """The row of a destination in the page table."""
 
     paged_to: int = NULL_VLSN
     done: int = 0
     missing: list[Span] = []
     since: int = NULL_VLSN
-    """``Subscription.since`` of the destination when the pages were written …"""
+    """The value of ``Subscription.since`` when the pages were written."""
     prefix: bytes = b""
-    """… and the destination's prefix."""
+    """The key prefix of the destination when the pages were written."""
 
 
 class About(msgspec.Struct, frozen=True):
-    """The destination of a directory of pages: for a person, for tools, and for a node that has lost its page table."""
+    """The description of the destination in its directory of pages. The description is for a person, for tools, and for
+    a node that has lost its page table."""
 
     uuid: str
     name: str
@@ -58,19 +60,19 @@ class About(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The change of one store that a transaction of the page table makes."""
+    """The changes that one transaction of the page table makes to one store."""
 
     uuid: str
     row: StoreRow | None
-    """The new row of the store, or None to remove the store."""
+    """The new row of the store; None removes the store."""
     pages: dict[int, PageRow] = field(default_factory=dict)
     gone: Sequence[int] = ()
     anew: bool = False
-    """True to remove all other rows of the store."""
+    """True if all other rows of the store are removed."""
 
 
 class PagingStore:
-    """The pages of one destination, from the page table's rows. ``directory`` belongs to this store alone."""
+    """The pages of one destination, from the rows of the page table. Only this store uses ``directory``."""
 
     def __init__(
         self,
@@ -85,20 +87,21 @@ class PagingStore:
         page_bytes: int = PAGE_BYTES,
         number: int = 0,
     ) -> None:
-        """``number`` is the highest number that a file in the directory ever had."""
+        """``number`` is the highest number that a page file in the directory ever had."""
         self.uuid = uuid
         self.directory = directory
         self.row = row
-        """None if the table has no row."""
+        """The destination's row in the page table, or None."""
         self.pages = dict(sorted((pages or {}).items()))
         self.bytes = sum(page.end for page in self.pages.values())
-        """The valid bytes of the store's files."""
+        """The bytes of the store's pages that are valid."""
         self.paged_messages = 0
-        """Counted since the node's log was opened, like the next two."""
+        """The number of messages written to pages since the node's log was opened. ``paged_bytes`` and ``pages_done``
+        are also counted since the log was opened."""
         self.paged_bytes = 0
         self.pages_done = 0
         self.made: About | None = None
-        """The contents of ``destination.json``, once this process has written them."""
+        """The contents of ``destination.json`` if this process has written that file, else None."""
         self._disk = disk
         self._latch = latch
         self._salts = salts
@@ -106,9 +109,9 @@ class PagingStore:
         self._number = max([number, row.done if row is not None else 0, *self.pages])
         self._open: PageWriter | None = None
         self._written: dict[int, PageWriter] = {}
-        """The writers with records of the current pass, by number."""
+        """The writers of the pages with records of the current pass, by page number."""
         self._since = NULL_VLSN
-        """``Subscription.since`` of the records being written."""
+        """The value of ``Subscription.since`` for the records that are being written."""
 
     # Present contents.
 
@@ -119,7 +122,7 @@ class PagingStore:
 
     @property
     def messages(self) -> int:
-        """The number of messages in the pages, including those acknowledged since."""
+        """The number of messages in the pages, including messages that were acknowledged later."""
         return sum(row.count for row in self.pages.values() if not row.superseded)
 
     @property
@@ -138,7 +141,7 @@ class PagingStore:
         return self.path(number) + ASIDE
 
     def next_page(self, from_vlsn: int) -> int | None:
-        """Returns the number of the first page, by VLSN, with a message at or after ``from_vlsn``."""
+        """Returns the number of the first page, by VLSN, that has a message at or after ``from_vlsn``."""
         having = [
             (row.first, number) for number, row in self.pages.items() if row.last >= from_vlsn and not row.superseded
         ]
@@ -147,7 +150,7 @@ class PagingStore:
     # Writing.
 
     def begin_pass(self, since: int) -> None:
-        """Begins a pass, with no writer under way. ``since`` is the ``Subscription``'s."""
+        """Begins a pass, while no write is under way. ``since`` is the destination's ``Subscription.since``."""
         self._written.clear()
         if since != self._since:
             self.leave_page()
@@ -156,7 +159,8 @@ class PagingStore:
             self._open.begin_pass()
 
     def page(self, record: Record) -> None:
-        """Writes ``record`` to the current page or a new one; not durable. Raises ``OSError``."""
+        """Writes ``record`` to the current page or to a new one. The record is not durable on return. Raises
+        ``OSError``."""
         with self._latch:
             writer = self._open
             if writer is None or writer.broken or not writer.fits(record.size, self._page_bytes):
@@ -177,8 +181,8 @@ class PagingStore:
         return self._open
 
     def make(self, about: About) -> None:
-        """Creates the store's directory, with a file that names the destination. Durable on return. Raises
-        ``OSError``."""
+        """Creates the store's directory, with a file that describes the destination. The directory and the file are
+        durable on return. Raises ``OSError``."""
         disk, above = self._disk, self.directory.rpartition("/")[0]
         disk.make_directory(self.directory)
         path, new = f"{self.directory}/{ABOUT_NAME}", f"{self.directory}/{ABOUT_NAME}.new"
@@ -193,12 +197,13 @@ class PagingStore:
         self.made = about
 
     def full_pages(self) -> list[PageWriter]:
-        """Returns the full pages of the pass that are not synced yet. Another thread may sync them while later pages
-        are written, with no writer under way in them."""
+        """Returns the full pages of the pass that are not synced yet. Another thread may sync full pages while later
+        pages are written."""
         return [writer for writer in self._written.values() if writer is not self._open and writer.unsynced]
 
     def sync(self) -> dict[int, PageRow]:
-        """Syncs all records that the pass has written, and returns the rows of its pages. Raises ``OSError``."""
+        """Syncs all records that the pass has written, and returns the rows of the pages with these records. Raises
+        ``OSError``."""
         writers = list(self._written.values())
         for writer in writers:
             if writer.unsynced:
@@ -212,8 +217,9 @@ class PagingStore:
         return {number: writer.row for number, writer in sorted(self._written.items())}
 
     def discard(self) -> None:
-        """Discards the uncommitted records of the pass. Nothing more is written to their pages, and pages that were
-        never committed are removed. The next open removes files that cannot be removed now."""
+        """Discards the records of the pass that are not in the page table. Nothing more is written to pages with
+        discarded records, and pages that were never in the table are removed. The next open removes files that cannot
+        be removed now."""
         for number, writer in self._written.items():
             with suppress(OSError):
                 writer.close()
@@ -227,7 +233,8 @@ class PagingStore:
         self._open = None
 
     def remove(self, numbers: Sequence[int]) -> None:
-        """Removes the files of pages that are no longer in the table. Durable on return; may be repeated."""
+        """Removes the files of pages that are no longer in the table. The removal is durable on return, and may be
+        repeated."""
         for number in numbers:
             with suppress(FileNotFoundError):
                 self._disk.remove(self.path(number))
@@ -239,10 +246,10 @@ class PagingStore:
     def reconciled(self, subscription: Subscription, first: int) -> Change | None:
         """Returns the change that is needed for a log that begins at ``first``, or None if no change is needed.
 
-        Messages before ``first`` that the destination wants and that were never paged here are missing. A moved
-        destination may want messages that were acknowledged when it was paged. So its pages are superseded: the wanted
-        messages before ``first`` are missing, and the others are paged again. A destination with another prefix may
-        want messages that its pages do not have, so the pages are removed.
+        Messages before ``first`` are missing if the destination wants them and no page here has them. A destination
+        that was moved may want messages that were acknowledged when its pages were written. So the pages of a moved
+        destination are superseded: wanted messages before ``first`` are missing, and later messages are paged again. A
+        destination whose prefix was changed may want messages that its pages do not have, so its pages are removed.
         """
         wanted, row, gone, pages = subscription.acknowledged, self.row, list[int](), dict[int, PageRow]()
         if row is None:
@@ -261,12 +268,12 @@ class PagingStore:
             }
         missing = wanted.left(VlsnSet.of_spans([*missing, *asked]).spans())
         if self.row is None and not missing:
-            return None  # nothing of the destination was ever paged, or has to be
+            return None  # nothing was ever written to pages for this destination, and nothing has to be
         new = StoreRow(paged_to, row.done, missing, subscription.since, row.prefix)
         return Change(self.uuid, new, pages, gone) if new != self.row else None
 
     def paged(self, subscription: Subscription, pages: dict[int, PageRow], paged_to: int) -> Change:
-        """Returns the change for a pass that has reached ``paged_to`` and synced these pages."""
+        """Returns the change for a pass that has reached ``paged_to`` and has synced ``pages``."""
         row = self.row or StoreRow(NULL_VLSN, 0, [], subscription.since, subscription.prefix)
         return Change(self.uuid, msgspec.structs.replace(row, paged_to=max(row.paged_to, paged_to)), pages)
 
@@ -277,15 +284,15 @@ class PagingStore:
         return Change(self.uuid, msgspec.structs.replace(self.row, missing=missing), pages)
 
     def replaced(self, number: int, pages: dict[int, PageRow], lost: Sequence[Span]) -> Change:
-        """Returns the change for a damaged page whose readable records are now in ``pages``."""
+        """Returns the change for a damaged page whose readable records were copied to ``pages``."""
         assert self.row is not None
         missing = sorted([*self.row.missing, *lost])
         row = msgspec.structs.replace(self.row, missing=missing, done=max(self.row.done, number))
         return Change(self.uuid, row, pages, gone=[number])
 
     def done(self, acknowledged: VlsnSet, read: dict[int, bool] | None = None) -> Change | None:
-        """Returns the change that drops the pages whose messages are all acknowledged, or None if there are none.
-        ``read`` says, for pages that were read, whether all their messages are acknowledged."""
+        """Returns the change that removes the pages whose messages are all acknowledged, or None if there are no such
+        pages. ``read`` says, for pages that were read, whether all their messages are acknowledged."""
         looked = read or {}
         if self.row is None:
             return None
@@ -310,7 +317,7 @@ class PagingStore:
         )
 
     def to_look_into(self, acknowledged: VlsnSet) -> list[int]:
-        """Returns the pages that may be finished although VLSNs between their messages are not acknowledged."""
+        """Returns the pages that may be finished although some VLSN between their messages is not acknowledged."""
         return [
             number
             for number, row in self.pages.items()
@@ -322,7 +329,7 @@ class PagingStore:
         ]
 
     def committed(self, change: Change) -> None:
-        """Notes the present contents of the page table."""
+        """Notes that ``change`` is in the page table."""
         assert change.row is not None
         for number, row in change.pages.items():
             before = self.pages.get(number)
@@ -334,7 +341,8 @@ class PagingStore:
         self.pages_done += len(change.gone)
 
     def leave_page(self, numbers: Sequence[int] | None = None) -> None:
-        """Stops using the current page if it is one of ``numbers``, which were removed; None means any page."""
+        """Stops using the current page if its number is one of ``numbers`` (the removed pages). If ``numbers`` is None,
+        stops using any page."""
         writer = self._open
         if writer is not None and (numbers is None or writer.header.number in numbers):
             self._open = None

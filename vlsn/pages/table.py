@@ -1,10 +1,11 @@
-"""The page table in the ``state`` store: which pages are valid, and up to which offset.
+"""The page table in the ``state`` store. It says which page files (messages of destinations from cleaned segments) are
+valid, and up to which offset.
 
     g ‖ uuid         {paged_to, done, missing, since, prefix}      one destination (``StoreRow``)
-    g ‖ uuid ‖ u32   {end, first, last, count, bytes, …}           one of its pages (``PageRow``), the number big-endian
+    g ‖ uuid ‖ u32   {end, first, last, count, bytes, …}           a page of it (``PageRow``), by number (big-endian)
 
-One transaction is the commit point of a pass, over all destinations. Pages and directories are synced before it, and
-the log is cut after it.
+One transaction is the commit point of a pass over all destinations. Pages and directories are synced before the
+transaction, and the log is cleaned after it.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from vlsn.pages.store import Change, StoreRow
 from vlsn.seams import KeyValue
 
 PREFIX: Final = b"g"
-"""No other key of the store begins with this byte."""
+"""The first byte of the page table's keys. No other key of the store begins with this byte."""
 _END: Final = b"h"
 _UUID_BYTES: Final = 8
 T = TypeVar("T")
 
 
 class PageTable:
-    """The page table. Any thread may read it; ``write`` on the store's thread."""
+    """The page table. Any thread may read it; ``write`` is called on the store's thread."""
 
     def __init__(self, store: KeyValue) -> None:
         self._store = store
 
     def read(self) -> dict[str, tuple[StoreRow | None, dict[int, PageRow]]]:
-        """Returns the whole table, by uuid. Returns None and no pages for a destination of which any row cannot be
-        read: a page without a row would be ignored, so the destination's files must be read."""
+        """Returns the whole table, by uuid. For a destination with an unreadable row, returns None and no pages. A page
+        without a row would be ignored, so the destination's files must be read instead."""
         found: dict[str, tuple[StoreRow | None, dict[int, PageRow]]] = {}
         rotten = set[str]()
         for key in self._store.keys(PREFIX, _END):
@@ -51,7 +52,7 @@ class PageTable:
         return found | dict.fromkeys(sorted(rotten), (None, {}))
 
     def write(self, changes: Iterable[Change]) -> None:
-        """Commits ``changes`` together; durable on return. Raises ``LogFailed``."""
+        """Commits ``changes`` together. The changes are durable on return. Raises ``LogFailed``."""
         puts: list[tuple[bytes, bytes]] = []
         deletes: list[bytes] = []
         ranges: list[tuple[bytes, bytes]] = []

@@ -12,12 +12,13 @@ class SystemClock:
         return time.monotonic()
 
     def wall_us(self) -> int:
-        return max(time.time_ns() // 1_000, 0)  # the clock of a machine without a battery may start before 1970
+        return max(time.time_ns() // 1_000, 0)  # the clock of a machine without a battery may begin before 1970
 
 
 class SystemRandom:
-    """The kernel's random numbers, so that two nodes started from one image never draw the same. Delays are drawn for
-    every message of a feed and are not secret, so they come from a generator that the kernel has seeded."""
+    """The random numbers of the kernel, so that two nodes started from one image never draw the same numbers. Delays,
+    which are not secret, are drawn for every message of a feed. So delays come from a generator that the kernel has
+    seeded."""
 
     def __init__(self) -> None:
         self._delays = random.Random()

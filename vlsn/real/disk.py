@@ -1,11 +1,12 @@
-"""The real disk: POSIX calls, one for each method, without decisions.
+"""The real disk: each method makes one POSIX call, and makes no decisions.
 
-Linux only: ``pwritev``, ``fdatasync``, ``fallocate``, open-file-description locks. Every failure, except of a close, is
-raised as the call's ``OSError``. Nothing is retried, logged or remembered here. Either one thread uses a file at a
-time, or several threads that only read.
+The calls exist on Linux only: ``pwritev``, ``fdatasync``, ``fallocate``, open-file-description locks. Every failure,
+except that of a close, is raised as the call's ``OSError``. Nothing is retried, logged or remembered here. Several
+threads may read a file at once, but a thread that writes must be the only one to use the file.
 
-The lock is an ``F_OFD_SETLK`` write lock on the whole file, not ``flock``, since it can be *queried* (``F_OFD_GETLK``).
-So a look at a directory never disturbs a node that is just starting.
+The lock of a directory is an ``F_OFD_SETLK`` write lock on the whole lock file. In contrast to a ``flock`` lock, an
+``F_OFD_SETLK`` lock can be *queried* (``F_OFD_GETLK``) without being acquired. So a query never disturbs a node that is
+just starting.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ READ_MAX = 0x7FFF_F000
 STAT_BLOCK_BYTES = 512
 KEEP_SIZE, PUNCH_HOLE = 1, 2
 _fallocate = ctypes.CDLL(None, use_errno=True).fallocate
-"""Python's own ``posix_fallocate`` has no mode argument."""
+"""The C function is used because Python's own ``posix_fallocate`` has no mode argument."""
 _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-_FLOCK = Struct("@hhqqi4x")  # struct flock: type, whence, start, len, pid
+_FLOCK = Struct("@hhqqi4x")  # the C struct flock: type, whence, start, len, pid
 
 
 class PosixFile:
-    """One open descriptor. Closing it twice does no harm, and using it afterwards raises ``EBADF``."""
+    """One open file descriptor. Closing the descriptor twice does no harm, and using it after that raises ``EBADF``."""
 
     __slots__ = ("_fd",)
 
@@ -93,12 +94,12 @@ class PosixFile:
     def close(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            with suppress(OSError):  # the error of a write that was not synced, so nothing depends on it
+            with suppress(OSError):  # an error here would be that of an unsynced write, on which nothing depends
                 os.close(fd)
 
     def _write_in_pieces(self, offset: int, views: list[memoryview]) -> None:
-        """Writes from the start, in as many calls as needed, since there are too many buffers, or the kernel stopped
-        early."""
+        """Writes all ``views`` from the start, in as many calls as needed. The method is used if there are too many
+        buffers for one call, or if the kernel has written only a part."""
         at = 0
         while at < len(views):
             written = os.pwritev(self._fd, views[at : at + IOV_MAX], offset)
@@ -114,7 +115,8 @@ class PosixFile:
 
 
 class _Held:
-    """A directory that is held open, so that it can be renamed meanwhile. It is closed when its last user closes it."""
+    """A directory that is kept open, so that it may be renamed meanwhile. The directory is closed when its last user
+    closes it."""
 
     def __init__(self, directory: str) -> None:
         self.fd = os.open(directory or "/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -130,8 +132,8 @@ class _Held:
                 raise
 
     def unlock(self) -> None:
-        """Unlocks. The lock belongs to the descriptor, not to the process. A forked child does not unlock its parent's
-        lock."""
+        """Releases the lock. The lock belongs to the descriptor, not to the process, so a forked child does not release
+        its parent's lock."""
         if os.getpid() == self._process:
             fcntl.flock(self.fd, fcntl.LOCK_UN)
 
@@ -141,7 +143,8 @@ class _Held:
 
 
 _NO_FLOCK = errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP
-"""The errors of a file system (NFS) that cannot lock directories. The lock file is the only lock there."""
+"""The errors of a file system (NFS) that cannot lock directories. On a file system that cannot lock directories, the
+lock file is the only lock."""
 
 
 class PosixLock:
@@ -162,9 +165,9 @@ class PosixLock:
 
 
 class PosixDisk:
-    """The file systems of the machine. A directory that is locked through this object is held by a descriptor. Until
-    the lock is released, names in the directory are looked up through the descriptor, even if the directory or the
-    process's working directory is moved."""
+    """The file systems of the machine. A directory that is locked through this object is kept open. Until the lock is
+    released, names in the directory are looked up through its open descriptor, even if the directory or the process's
+    working directory is moved."""
 
     def __init__(self) -> None:
         self._held: dict[str, _Held] = {}
@@ -229,8 +232,8 @@ class PosixDisk:
         return found.f_bavail * found.f_frsize
 
     def lock(self, path: str) -> PosixLock:
-        """Takes two locks: one on the file, which older releases check, and one on its directory, since the file can be
-        removed."""
+        """Acquires two locks: one on the lock file, which older releases check, and one on the directory, since the
+        lock file can be removed."""
         directory = os.path.dirname(path)
         try:
             fd = open_regular(path, os.O_RDWR)
@@ -251,7 +254,7 @@ class PosixDisk:
         return PosixLock(self._held, directory, held, file)
 
     def _of(self, path: str) -> _Held | None:
-        """Returns the directory that contains ``path``, if it is held."""
+        """Returns the directory that contains ``path``, if this object keeps it open, else None."""
         return self._held.get(os.path.dirname(path)) if self._held else None
 
     def is_locked(self, path: str) -> bool:
@@ -276,8 +279,8 @@ def _name(path: str) -> str:
 
 
 def _is_flocked(directory: str) -> bool:
-    """Says whether the kernel lists a lock on the directory. Trying to take the lock might make a process fail that is
-    just starting."""
+    """Returns whether the kernel lists a lock on the directory. An attempt to acquire the lock might make a process
+    fail that is just starting."""
     try:
         found = os.stat(directory or ".")
         with open("/proc/locks", encoding="ascii") as locks:

@@ -1,7 +1,8 @@
-"""Copies an LMDB environment that another process may be writing. The environment itself is never opened.
+"""Copies an LMDB environment while another process may write to it. The environment itself is never opened.
 
-LMDB writes only pages that its two newest meta pages do not reach, and writes a meta page last. So if the meta pages
-are equal before and after copying, the copy is one committed state, whatever was written meanwhile.
+LMDB never overwrites the pages to which its two newest meta pages lead, and it writes the meta page of a commit last.
+So if the meta pages are equal before and after copying, the copy is one committed state, whatever was written
+meanwhile.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from vlsn.errors import LogInUse
 from vlsn.real.regular_files import open_regular
 
 ATTEMPTS: Final = 5
-"""The number of attempts if each meets a commit. A checkpoint or idle end is written at most once a second."""
+"""The number of attempts to copy, if a commit interrupts each of them. A checkpoint or idle end is written at most once
+a second."""
 _METAS_BYTES: Final = 2 * mmap.PAGESIZE
 
 
 def copy_environment(source: str, target: str) -> None:
-    """Copies the data file ``source`` to ``target``. Raises ``FileNotFoundError``, or ``LogInUse`` if the file was
+    """Copies the data file ``source`` to ``target``. Raises ``FileNotFoundError``. Raises ``LogInUse`` if the file was
     written to during each of ``ATTEMPTS`` attempts."""
     for _ in range(ATTEMPTS):
         before = _metas(source)

@@ -1,18 +1,19 @@
 """Checks the pages of an LMDB data file against its format before LMDB itself maps them.
 
-LMDB trusts its pages. A flipped bit in a page number, a size or a flag makes LMDB read outside of its map or end the
-process, at every start. So before a file is opened, both trees are walked here with plain reads. Every page number must
-be within the file. Every page must have the right kind and number, and be in one tree once. Every node must be within
-its page. Keys must be in order, the counts must be those in the meta page, and free pages must not be in use. Free
-pages at the file's end need not exist, since LMDB never writes pages that one transaction took and freed. A fault
-raises ``Damaged``, and the file is then set aside. The bytes of values are protected by the store's own checksums.
+LMDB does not check its pages when it reads them. A flipped bit in a page number, a size or a flag makes LMDB read
+outside of its map or crash the process, at every start. So before a file is opened, this module walks both trees with
+plain reads. Every page number must be within the file. Every page must have the right kind and number, and occur once
+in one tree. Every node must be within its page. Keys must be in order, the counts must be those in the meta page, and
+free pages must not be in use. Free pages at the file's end need not exist: LMDB never writes pages that one transaction
+has both allocated and freed. A fault raises ``Damaged``, and the file is then set aside. The bytes of values are
+protected by the store's own checksums.
 
-    meta 0 | meta 1 | pages …       of two commits that follow on each other; the later one's trees are walked
+    meta 0 | meta 1 | pages …       the meta pages are of two consecutive commits; the later one's trees are walked
 
 A page (64-bit, little-endian, LMDB 0.9): ``pgno u64 | pad u16 | flags u16 | lower u16 | upper u16``, then u16 places of
 nodes up to ``lower``. A node is ``lo u16 | hi u16 | flags u16 | key bytes u16 | key | data``. In a branch, lo, hi and
-flags make the page number. In a leaf, lo and hi make the size of the data, which are in overflow pages if the flags say
-so.
+flags form the page number. In a leaf, lo and hi form the size of the data. The flags say whether the data are in
+overflow pages.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class _Meta:
 
 
 def check_pages(path: str) -> None:
-    """Raises ``Damaged`` unless LMDB can read the data file ``path``. An empty file is a new one. Reads only the pages
-    of the trees, not overflow pages."""
+    """Raises ``Damaged`` unless LMDB can read the data file ``path``. An empty file is right, since it is new. Only the
+    pages of the trees are read, not overflow pages."""
     descriptor = open_regular(path, os.O_RDONLY)
     try:
         size = os.fstat(descriptor).st_size
@@ -141,7 +142,7 @@ class _Walk:
             )
 
     def free_pages(self) -> None:
-        """Checks that no page is twice free, or both free and in use. A page past the file's end must be free."""
+        """Checks that no page is free twice, or both free and in use. A page past the file's end must be free."""
         taken = set(self._used)
         for first, count in self._spans:
             taken.update(range(first, first + count))
@@ -198,7 +199,7 @@ class _Walk:
         return page[place + NODE.size : place + NODE.size + size]
 
     def _ordered(self, keys: list[bytes], low: bytes | None, high: bytes | None, number: int, *, is_free: bool) -> None:
-        """Checks that the keys rise, from ``low`` on and below ``high``. Keys of the free tree are transaction
+        """Checks that the keys rise, and are at least ``low`` and below ``high``. Keys of the free tree are transaction
         numbers."""
         if is_free:
             if any(len(key) != NUMBER.size or NUMBER.unpack(key)[0] > self._meta.transaction for key in keys):
@@ -222,7 +223,7 @@ class _Walk:
         head = self._read(first)
         pgno, _, kind, low, high = PAGE.unpack_from(head)
         count, needed = low | high << 16, -(-(PAGE.size + size) // self._meta.page_bytes)
-        # A value that replaced a longer one in the same transaction keeps the longer one's pages.
+        # If a value has replaced a longer value in the same transaction, it keeps the longer value's pages.
         if pgno != first or kind != OVERFLOW or count < needed or first + count - 1 > self._meta.last_page:
             raise _Bad(f"page {first} does not hold the {size} bytes of page {number}")
         if (first + count) * self._meta.page_bytes > self._size:

@@ -6,15 +6,17 @@ value, so that a rotted or misplaced value raises ``Damaged`` and is never retur
     0     4
     | crc | value …
 
-1. There is one environment object for each path and process, since LMDB's locks end when the first descriptor is
+1. In a process there is only one environment object for each path, since LMDB's locks end when the first descriptor is
    closed.
-2. One thread runs every write transaction from begin to commit: the thread that wrote first (asserted).
-3. The map size is explicit. It is doubled on ``MapFull`` while no transaction is open, which the gate ensures.
+2. One thread runs all write transactions, from begin to commit. That thread is the one that wrote first (asserted).
+3. The map size is set explicitly, and doubled on ``MapFull``. The gate (a lock) ensures that no transaction is open
+   then.
 4. No buffer is used after its transaction, and every read is one short transaction.
 5. The page cache of an environment is synced and dropped before the environment is opened for writing.
 6. The pages are checked against LMDB's format before LMDB maps them (``lmdb_pages``), since a bad page would end the
    process at every start.
-7. Offline tools open with ``read_only``, which takes no lock, only if no process writes. Otherwise they open a copy.
+7. Offline tools use ``read_only``, which acquires no lock, only if no process writes. While a process writes, offline
+   tools open a copy.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ _SYSTEM_FAULTS = (
     *(lmdb.Error, lmdb.DiskError, lmdb.MemoryError, lmdb.LockError, lmdb.ReadonlyError),
     *(lmdb.ReadersFullError, lmdb.TlsFullError, lmdb.MapResizedError),
 )
-"""``Error`` itself is raised for any other error number of the system."""
+"""LMDB's errors for faults of the system. ``Error`` itself is raised for any other error number of the system."""
 
 _open_paths: set[str] = set()
 _open_paths_guard = threading.Lock()
@@ -81,7 +83,7 @@ class LmdbStores:
 
     def exists(self, path: str) -> bool:
         data = os.path.join(path, DATA_FILE)
-        return check_regular(data) and os.path.getsize(data) > 0  # an empty file was never written to
+        return check_regular(data) and os.path.getsize(data) > 0  # nothing was ever written to an empty file
 
     def set_aside(self, path: str) -> str:
         path = os.path.realpath(path)
@@ -97,14 +99,14 @@ class LmdbStores:
 
 
 class LmdbStore:
-    """One environment. ``LmdbStores.open`` makes it."""
+    """One LMDB environment. ``LmdbStores.open`` makes it."""
 
     def __init__(self, path: str, *, map_bytes: int, read_only: bool) -> None:
         self.path = path
         self.read_only = read_only
         self.growths = 0
         self.temporary: tempfile.TemporaryDirectory[str] | None = None
-        """The directory of a copy, which is removed when the copy is closed."""
+        """The temporary directory of a copy. The directory is removed when the copy is closed."""
         self._writer = 0
         self._failed = False
         self._gate = threading.Lock()
@@ -177,7 +179,7 @@ class LmdbStore:
                 raise LogFailed(f"{self.path}: {fault}") from fault
 
     def close(self) -> None:
-        """Closes the environment, once. No write may be under way or follow."""
+        """Closes the environment, once. No write may be under way, or follow."""
         with self._gate:
             if self._faults.closed:
                 return
@@ -201,9 +203,9 @@ class LmdbStore:
 
 
 class _ReadFaults:
-    """A context manager that raises ``Damaged`` if LMDB cannot read something. It surrounds the gate and the
-    transaction, which are implemented in C. A signal whose handler raises may interrupt Python code between any two
-    steps, and would leave the gate or the transaction taken."""
+    """A context manager that raises ``Damaged`` if LMDB cannot read something. The context manager surrounds the gate
+    (a lock) and the transaction, which are implemented in C. In Python code, a signal's handler that raises could
+    interrupt between two steps, and leave the gate or the transaction open."""
 
     __slots__ = ("_path", "closed")
 
@@ -232,7 +234,7 @@ def _apply(
         there = cursor.set_range(start)
         while there and bytes(cursor.key()) < end:
             cursor.delete()
-            there = len(cursor.key()) > 0  # true if there is a next item
+            there = len(cursor.key()) > 0  # true if the cursor is at an item
     for key in deletes:
         transaction.delete(key)
     for key, value in puts:
@@ -256,15 +258,15 @@ def _open_environment(path: str, map_bytes: int, read_only: bool) -> lmdb.Enviro
         )
     except lmdb.Error as fault:
         _unreadable(path, fault)
-    if not read_only:  # even if another process made it, since that process may have died before syncing
+    if not read_only:  # sync the name even if another process made it, since that process may have died before syncing
         _sync_directory(path)
         _sync_directory(os.path.dirname(path))
     return environment
 
 
 def _settle(data: str) -> None:
-    """Syncs what an earlier process wrote to the medium, and drops it from the page cache. That process may have died
-    before it synced, or its sync may have failed. After this call, a read shows the state that a power cut would
+    """Syncs the bytes that an earlier process wrote, and drops them from the page cache. The earlier process may have
+    died before its sync, or the sync may have failed. After this call, a read shows the state that a power cut would
     leave."""
     descriptor = open_regular(data, os.O_RDWR)
     try:
@@ -277,8 +279,8 @@ def _settle(data: str) -> None:
 
 
 def _unreadable(path: str, fault: lmdb.Error) -> NoReturn:
-    """Raises ``Damaged`` for a file that LMDB cannot read, which is then set aside. Raises ``LogFailed`` if the system
-    refused a resource. A lack of descriptors, memory or disk space does not damage the environment."""
+    """Raises ``Damaged`` for a file that LMDB cannot read; the file is then set aside. Raises ``LogFailed`` if the
+    system refused a resource, since a lack of descriptors, memory or disk space does not damage the environment."""
     if type(fault) in _SYSTEM_FAULTS:
         raise LogFailed(f"{path}: {fault}") from fault
     raise Damaged(f"{path}: {fault}", file=path) from fault

@@ -1,7 +1,7 @@
-"""Regular files only: anything else in the place of a file is refused at once, with its path.
+"""Opens regular files only. Anything else in the place of a file is refused at once, with an error that has its path.
 
 Opening a FIFO could wait for ever, a device could be mistaken for a disk, and a directory would fail later and without
-a name. A dangling symbolic link would look like a lost file. A link to a regular file counts as a regular file.
+a name. A dangling symbolic link would look like a lost file. A link to a regular file is accepted.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _KINDS = {
 
 
 def open_regular(path: str, flags: int, mode: int = 0o644, *, dir_fd: int | None = None) -> int:
-    """Opens a descriptor as ``os.open`` does (also as an ``opener`` for ``open``), but never waits. Raises
-    ``NoRegularFile``, or ``OSError`` as ``os.open`` does. With ``dir_fd``, the last part of ``path`` is looked up in
-    that directory."""
+    """Opens a descriptor like ``os.open`` (it can also be the ``opener`` of ``open``), but never waits. Raises
+    ``NoRegularFile``, or ``OSError`` like ``os.open``. With ``dir_fd``, the last part of ``path`` is looked up in the
+    directory of that descriptor."""
     where = path if dir_fd is None else os.path.basename(path)
     try:
         descriptor = os.open(where, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, mode, dir_fd=dir_fd)
@@ -42,8 +42,8 @@ def open_regular(path: str, flags: int, mode: int = 0o644, *, dir_fd: int | None
 
 
 def check_regular(path: str, *, dir_fd: int | None = None) -> bool:
-    """Says whether the file exists. Raises ``NoRegularFile`` if it is not a regular file, or if its directory is a
-    dangling link."""
+    """Returns whether the file exists. Raises ``NoRegularFile`` if ``path`` is not a regular file, or if its directory
+    is a dangling link."""
     try:
         kind = stat.S_IFMT(os.stat(path if dir_fd is None else os.path.basename(path), dir_fd=dir_fd).st_mode)
     except FileNotFoundError:

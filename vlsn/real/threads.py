@@ -1,17 +1,18 @@
-"""The real threads: a worker is one thread that takes its jobs from a ``queue.SimpleQueue``.
+"""The real threads. A worker is one thread that runs jobs from a ``queue.SimpleQueue``.
 
 1. A worker's jobs run one after the other, in the order of ``submit``.
-2. Each job ends in exactly one call, ``done(result)`` or ``failed(error)``, on the owner's thread, in the same order.
-3. Completions that gather while the loop is busy are delivered together, with one ``call_soon_threadsafe`` for each
-   wake-up.
-4. A completion that raises is a bug of its owner. The error is reported (``loop.call_exception_handler``,
+2. After each job, its completion is called exactly once: ``done(result)`` or ``failed(error)``, on the owner's thread,
+   in the order of the jobs.
+3. Completions that are due while the event loop is busy are delivered together, with one ``call_soon_threadsafe`` for
+   each wake-up.
+4. If a completion raises an error, that is a bug of its owner. The error is reported (``loop.call_exception_handler``,
    ``threading.excepthook``), and the next completion runs.
 
                         home (loop's thread)          worker's thread
     submit(job) ──────► SimpleQueue.put ────────────► get, job()
     done(result) ◄───── drain the deque ◄──────────── deque.append, call_soon_threadsafe if none is due
 
-Neither the queue nor the deque is bounded here, since the submitter limits its jobs.
+The queue and the deque have no limit here, since the submitter limits its jobs.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from vlsn.errors import LogClosed
 from vlsn.seams import Buffer, File
 
 READ_AHEAD = 3
-"""The pieces of a file that are in memory at once: one in use, one waiting, one being read."""
+"""The number of pieces of a file that are in memory at once: one in use, one waiting, one being read."""
 T = TypeVar("T")
 Job = tuple[Callable[[], Any], Callable[[Any], None], Callable[[BaseException], None]]
 
 
 class CallerWorker:
     """A worker whose completions run on its own thread, for a log without an event loop. With ``daemon``, the process
-    can end without closing the worker."""
+    may end without closing the worker."""
 
     def __init__(self, name: str, *, daemon: bool = True) -> None:
         self._name = name
@@ -48,7 +49,7 @@ class CallerWorker:
         self._thread.start()
 
     def submit(self, job: Callable[[], T], done: Callable[[T], None], failed: Callable[[BaseException], None]) -> None:
-        """Raises ``LogClosed`` after ``close``."""
+        """Submits ``job``. Raises ``LogClosed`` after ``close``."""
         with self._counting:
             if self._closed:
                 raise LogClosed(f"worker {self._name} is closed")
@@ -77,13 +78,13 @@ class CallerWorker:
             else:
                 go_home(done, result)
                 del result
-            del taken, job, done, failed  # so that a waiting worker does not keep a group's bytes in memory
+            del taken, job, done, failed  # so that a waiting worker keeps no group's bytes in memory
 
     def _go_home(self, call: Callable[[Any], None], argument: object) -> None:
         self._count_down()
         try:
             call(argument)
-        except BaseException as error:  # rule 4
+        except BaseException as error:  # rule 4: report the error and continue
             _report(error)
 
     def _count_down(self) -> None:
@@ -102,12 +103,12 @@ class LoopWorker(CallerWorker):
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._finished: deque[tuple[Callable[[Any], None], object]] = deque()
-        self._due = False  # true while a drain is scheduled on the loop
+        self._due = False  # true while the loop has a scheduled call that delivers completions
         super().__init__(name, daemon=False)
 
     def close(self) -> None:
-        """Closes the worker. If called on the owner's thread, or while the loop is not running, it runs the remaining
-        completions in this call."""
+        """Closes the worker. If ``close`` is called on the owner's thread, or while the event loop is not running, it
+        runs the remaining completions itself."""
         super().close()
         if asyncio._get_running_loop() is self._loop or not self._loop.is_running():
             self._drain()
@@ -122,7 +123,7 @@ class LoopWorker(CallerWorker):
                 self._due = False
 
     def _drain(self) -> None:
-        self._due = False  # set before the deque is read, so that a completion added now schedules another drain
+        self._due = False  # set before the deque is read, so that a later completion schedules another call
         finished = self._finished
         while finished:
             call, argument = finished.popleft()
@@ -132,13 +133,14 @@ class LoopWorker(CallerWorker):
             except (SystemExit, KeyboardInterrupt):
                 self._loop.call_soon(self._drain)
                 raise
-            except BaseException as error:  # rule 4
+            except BaseException as error:  # rule 4: report the error and continue
                 message = f"completion of worker {self._name} raised"
                 self._loop.call_exception_handler({"message": message, "exception": error})
 
 
 class OneShot:
-    """A single result that one thread waits for and another gives. It is a lock, which is cheaper than a future."""
+    """A single result that one thread waits for and another thread sets. The result is passed through a lock, which is
+    cheaper than a future."""
 
     __slots__ = ("_error", "_lock", "left", "relay")
 
@@ -148,14 +150,14 @@ class OneShot:
         self._lock.acquire()
         self.relay: Relay | None = None
         self.left = False
-        """True if the waiting thread was interrupted, and so does not pass the relay on."""
+        """True if the waiting thread was interrupted, so that it does not wake the next thread of a relay."""
 
     def give(self, error: BaseException | None = None) -> None:
         self._error = error
         self._lock.release()
 
     def wait(self) -> None:
-        """Returns once the result is given, or raises it if it is an error."""
+        """Returns once the result is set. Raises the result if it is an error."""
         try:
             self._lock.acquire()
         except BaseException:  # raised by a signal's handler
@@ -169,11 +171,11 @@ class OneShot:
 
 
 class Relay:
-    """Many shots that the waiting threads give to one another: each thread that is woken wakes the next.
+    """A relay wakes many waiting threads: each thread that is woken wakes the next one.
 
-    Waking a thread costs its waker 5 to 10 µs. All threads that are awake compete for the interpreter's lock at once,
-    including the waker. So the thread that has to start the next sync wakes only one thread, and the others are woken
-    while the sync runs. A thread that was interrupted, before or after the relay was made, does not hold up the relay.
+    Waking a thread costs the waking thread 5 to 10 µs. All threads that are awake compete for the interpreter's lock.
+    So the thread that has to start the next sync wakes only one thread, and the others are woken while the sync runs. A
+    thread that was interrupted does not delay the relay.
     """
 
     __slots__ = ("_shots",)
@@ -184,7 +186,7 @@ class Relay:
             shot.relay = self
 
     def pass_on(self) -> None:
-        """Gives the next shot. Any thread may call this."""
+        """Sets the next result, which wakes its thread. Any thread may call this."""
         shots = self._shots
         while True:
             try:
@@ -196,13 +198,13 @@ class Relay:
                 return
 
     def finish(self) -> None:
-        """Gives all remaining shots."""
+        """Sets all remaining results, which wakes their threads."""
         while self._shots:
             self.pass_on()
 
 
 class LoopShot:
-    """A result for a coroutine of ``loop``, whose ``future`` is set there. After the loop is closed, the result is
+    """A result for a coroutine, set as the result of ``future`` on ``loop``. After the loop is closed, the result is
     dropped."""
 
     __slots__ = ("_loop", "future")
@@ -227,9 +229,9 @@ class LoopShot:
 
 
 class Answer(Generic[T]):
-    """A single value or error that one thread waits for and another gives. A ``Future`` uses a lock of its own while it
-    waits. If a signal comes while that lock is released, the waiter gets an error about the lock instead of the
-    signal's."""
+    """A single value or error that one thread waits for and another thread sets. A ``Future`` would use an internal
+    lock while it waits. If a signal came while that lock is released, the waiting thread would get an error about the
+    lock, and not the error of the signal's handler."""
 
     __slots__ = ("_error", "_given", "_value")
 
@@ -251,7 +253,8 @@ class Answer(Generic[T]):
         self._given.release()
 
     def wait(self, timeout_s: float | None = None) -> T:
-        """Waits for the answer, in one thread. It may be called again only after a ``TimeoutError``."""
+        """Waits for the answer. Only one thread may wait for an answer. That thread may wait again only after a
+        ``TimeoutError``."""
         if not self._given.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0)):
             raise TimeoutError
         if self._error is not None:
@@ -260,11 +263,11 @@ class Answer(Generic[T]):
 
 
 def undisturbed(call: Callable[[], T], abandoned: Callable[[T], object]) -> T:
-    """Runs ``call`` in a thread of its own, and returns its result or raises its error. A signal whose handler raises
-    then interrupts only the waiting. ``abandoned`` gets the result if the waiting was interrupted."""
+    """Runs ``call`` in a separate thread, and returns its result or raises its error. So a signal's handler that raises
+    interrupts only the waiting for ``call``. If the waiting was interrupted, ``abandoned`` gets the result."""
     results: list[T] = []
     answer: Answer[None] = Answer()
-    over = threading.Lock()  # taken by the first to finish, which is the call or the interrupted wait
+    over = threading.Lock()  # acquired by whichever finishes first: the call, or the interrupted wait
 
     def run() -> None:
         try:
@@ -277,7 +280,7 @@ def undisturbed(call: Callable[[], T], abandoned: Callable[[T], object]) -> T:
             abandoned(results[0])
 
     try:
-        # not ``Thread.start``, which leaves a half-started thread behind if interrupted
+        # ``Thread.start`` is not used, since it leaves a half-started thread behind if it is interrupted
         _thread.start_new_thread(run, ())
         answer.wait()
         return results[0]
@@ -288,14 +291,15 @@ def undisturbed(call: Callable[[], T], abandoned: Callable[[T], object]) -> T:
 
 
 def begin_apart(call: Callable[[], object]) -> None:
-    """Runs ``call`` in a thread for which nothing waits. A finalizer, which may run anywhere, can call this, too."""
+    """Runs ``call`` in a thread for which nothing waits. A finalizer, which may run at any point, can call
+    ``begin_apart``, too."""
     _thread.start_new_thread(call, ())
 
 
 class ReadAhead:
-    """Reads the next pieces of a file on a thread of its own, while the caller works on the previous piece. The same
-    ``READ_AHEAD`` buffers are used again and again, for one caller at a time. An error of a read is raised when its
-    piece is due."""
+    """Reads the next pieces of a file on a separate thread, while the caller works on the previous piece. The same
+    ``READ_AHEAD`` buffers are used again and again, for one caller at a time. If reading a piece fails, the error is
+    raised when the caller requests the piece."""
 
     def __init__(self) -> None:
         self._buffers = [bytearray() for _ in range(READ_AHEAD)]
@@ -348,7 +352,7 @@ class Ticker:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread. No tick is running on return."""
+        """Ends the thread. On return no tick is running."""
         self._over.set()
         self._thread.join()
 
@@ -361,7 +365,7 @@ class Ticker:
 
 
 class LoopThreads:
-    """The workers of a node. Their completions run on the thread of ``loop``."""
+    """The workers of a node. The workers' completions run on the thread of ``loop``."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -374,7 +378,8 @@ class LoopThreads:
 
 
 class CallerThreads:
-    """The workers of an embedded log. Their completions run on each worker's own thread, and any thread may call."""
+    """The workers of an embedded log. Each worker's completions run on its own thread, and any thread may submit
+    jobs."""
 
     def worker(self, name: str) -> CallerWorker:
         return CallerWorker(name)

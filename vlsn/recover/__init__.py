@@ -1,1 +1,1 @@
-"""Opens a log: turns a directory that a crash has left into a log that takes appends."""
+"""Opens a log: recovers a directory after a crash or a stop, so that its log accepts appends again."""

@@ -1,6 +1,6 @@
-"""The tail of a log that was stopped cleanly, so that the next frames continue in the same segment.
+"""Finds the end of a log that was stopped cleanly, so that the next frames are written to the same segment.
 
-After any other end a new segment is begun, and the bytes that a crash has left after the log's end stay.
+After a crash, a new segment is begun. The bytes that the crash has left after the log's end stay in the old segment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from vlsn.segments.tail import PAGE_BYTES, Frame, Tail
 
 
 def resumed(disk: Disk, segment: SegmentInfo, found: Found) -> Tail | None:
-    """Returns the tail of the log's last segment, or None if its last frame is not a clean stop's CHECKPOINT_END."""
+    """Returns the log's last segment as the one to write to. Returns None if the log's last frame is not the
+    CHECKPOINT_END of a clean stop."""
     header = segment.head
     assert segment.number == found.number
     if found.cut is not None or found.last_kind != FrameKind.CHECKPOINT_END or header.state is not SegmentState.ACTIVE:
@@ -37,8 +38,8 @@ def resumed(disk: Disk, segment: SegmentInfo, found: Found) -> Tail | None:
 
 
 def _last_page(file: File, found: Found, salt: int) -> list[Frame] | None:
-    """Reads the frames that reach into the page in which the log continues. Returns None if one of them is damaged.
-    These frames may be before the place from which this opening has read."""
+    """Reads the frames that reach into the 4 KiB page in which the log continues. Returns None if one of the frames is
+    damaged. The frames may be before the position from which this opening reads the log."""
     base = found.last_page_from
     while base > max(found.end - found.end % PAGE_BYTES, FIRST_FRAME):
         last = decode_header(file.read(base, FRAME_BYTES), 0, offset=base, salt=salt)

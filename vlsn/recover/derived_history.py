@@ -1,15 +1,16 @@
-"""Rebuilds what the entries add up to when a log is opened: term runs, groups, producers, the DTVLSN.
+"""Rebuilds the history of a log when it is opened: everything that follows from the entries, such as terms, groups,
+producers and the DTVLSN (durable end).
 
-If log and state record contradict each other, the log is right. If the state record does not fit the blocks that were
-read, a ``Misfit`` is raised: ``state`` belongs to another log or another time. The whole log is read instead. The index
-has its own rules (``stored_index``).
+If the log and the state record contradict each other, the log is right. If the state record does not fit the blocks
+that were read, ``Misfit`` is raised, since ``state`` belongs to another log or another time. The whole log is read
+instead. For the index, ``stored_index`` has the rules.
 
-A truncation needs the history as of a VLSN before the record's (``record_before``). If the log begins at VLSN 1, it is
-read from there. Only the record knows the entries that were cleaned away, so a cleaned log is refused if anything has
-changed since that VLSN:
+A truncation needs the history as of a VLSN before the record's VLSN (``record_before``). If the log begins at VLSN 1,
+the history is read from the log. If the log was cleaned, only the record has the effects of the removed entries. So a
+truncation of a cleaned log is refused if anything has changed since the VLSN of the truncation:
 
-    cleaned to 40, record of 90, cut after 60     61–90 set ``a`` and hold producer 7: refused, for what ``a`` was at
-                                                  60, and where 7 was, may have been in 1–40
+    cleaned to 40, record of 90, cut after 60     61–90 set ``a`` and have producer 7: refused, because the value of
+                                                  ``a`` at 60, and the place of producer 7, may have been in 1–40
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ class Misfit(VlsnLogError):
 
 
 def derive_history(record: StateRecord | None, blocks: Blocks, last_visible: int, *, level: int) -> History:
-    """Derives term runs and groups from the state record, then from the blocks read. Producers and transactions are
-    still as of the record (see ``note_producers``). ``level`` is the level at the beginning of a cleaned log without a
-    record (``level_before``). Raises ``Misfit`` if the record does not fit the blocks."""
+    """Derives terms and groups from the state record, then from the blocks read. The tables of producers and
+    transactions stay as in the record (see ``note_producers``). ``level`` is the level at the beginning of a cleaned
+    log without a record (``level_before``). Raises ``Misfit`` if the record does not fit the blocks."""
     history = History(record)
     known = int(record.vlsn) if record is not None else 0
     if known > last_visible:
@@ -66,7 +67,7 @@ def derive_history(record: StateRecord | None, blocks: Blocks, last_visible: int
     if not len(firsts):
         return history
     if record is not None and (firsts[0] > known + 1 or terms[0] < history.last_term):
-        raise Misfit(f"the state record ends at VLSN {known}, the log goes on at {firsts[0]} in term {terms[0]}")
+        raise Misfit(f"the state record ends at VLSN {known}, but the log continues at {firsts[0]} in term {terms[0]}")
     if record is None and firsts[0] > 1:
         history.begin_at_level(Vlsn(int(firsts[0]) - 1), level)
     starts = np.flatnonzero(np.concatenate(([True], terms[1:] != terms[:-1])))
@@ -81,8 +82,9 @@ def derive_history(record: StateRecord | None, blocks: Blocks, last_visible: int
 
 
 def read_founding(disk: Disk, directory: str, ends: Mapping[int, int]) -> str:
-    """Reads the log's name from the first block of the segments in ``ends``, for a state record that is older than
-    names. Returns "" if that block does not contain the name. Damage in that block is reported by other code."""
+    """Reads the log's name from the first block of the segments in ``ends``. The name is read from the log if the state
+    record was written before logs had names. Returns "" if that block does not contain the name. Other code reports
+    damage in the first block."""
     try:
         _, at = first_block(disk, directory, ends)
         segment = SegmentFile(disk, directory, lsn_file(at))
@@ -122,8 +124,9 @@ def logged_levels(blocks: Blocks) -> list[tuple[Vlsn, int]]:
 
 
 def note_producers(disk: Disk, directory: str, record: StateRecord | None, blocks: Blocks, history: History) -> None:
-    """Notes the producers and transactions of the blocks read. Blocks that have some are read again. They are read in
-    windows, so that memory does not grow with the log. Raises ``Damaged`` for a block that cannot be read any more."""
+    """Notes the producers and transactions of the blocks read. Blocks with producers or transactions are read again,
+    window by window, so that memory does not grow with the log. Raises ``Damaged`` for a block that can no longer be
+    read."""
     known = int(record.vlsn) if record is not None else 0
     visible = blocks.visible & (blocks.lasts > known)
     if not known and visible.any():
@@ -135,8 +138,9 @@ def note_producers(disk: Disk, directory: str, record: StateRecord | None, block
 
 
 def record_before(disk: Disk, directory: str, record: StateRecord, blocks: Blocks, vlsn: Vlsn) -> StateRecord:
-    """Returns a record as of ``vlsn`` or earlier. ``vlsn`` is before that of ``record``, and ``blocks`` are the whole
-    log. Raises ``BadArgument`` if the log alone cannot provide such a record, and ``Damaged``."""
+    """Returns a state record of VLSN ``vlsn`` or earlier. ``vlsn`` must be before the VLSN of ``record``, and
+    ``blocks`` must be the whole log. Raises ``BadArgument`` if the log alone cannot provide an earlier record. Raises
+    ``Damaged``."""
     if not record.trimmed_to:
         return StateRecord(vlsn=NULL_VLSN, first_segment=record.first_segment)
     between = blocks.visible & (blocks.lasts > vlsn) & (blocks.firsts <= record.vlsn)
@@ -146,16 +150,17 @@ def record_before(disk: Disk, directory: str, record: StateRecord, blocks: Block
 
 
 def check_unchanged(disk: Disk, directory: str, record: StateRecord, vlsn: Vlsn, lsns: Column | Sequence[int]) -> None:
-    """Checks that nothing in ``record``, of a cleaned log, has changed since ``vlsn``. ``lsns`` are the LSNs of all
-    visible blocks after ``vlsn``, up to the record's VLSN. Raises ``BadArgument``, which names the changes, or
-    ``Damaged``."""
+    """Checks that nothing in ``record``, the state record of a cleaned log, has changed since ``vlsn``. ``lsns`` are
+    the LSNs of all visible blocks after ``vlsn``, up to the record's VLSN. Raises ``BadArgument``, which names the
+    changes, or ``Damaged``."""
     changed = _Changed()
     for window in _windows(disk, directory, np.asarray(lsns, np.int64)):
         changed.note(window)
     if said := changed.said():
         raise BadArgument(
             f"{directory} cannot be cut after VLSN {vlsn}: the log was cleaned up to VLSN {record.trimmed_to}, and "
-            f"what it adds up to is kept as of VLSN {record.vlsn} alone. Lost would be what these were before: {said}. "
+            f"the state before VLSN {record.vlsn} is not stored. These have changed, and their earlier values would be "
+            f"lost: {said}. "
             f"Cut after {record.vlsn} or later, or have the node restored from another one"
         )
 
@@ -202,14 +207,15 @@ def _several(what: str, names: set[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """Some blocks in a window of a segment: the places in its bytes where they begin, and their headers."""
+    """Some blocks in a window (a piece) of a segment: their headers, and the places in the window where the blocks
+    begin."""
 
     buf: bytes
     begins: scan.Offsets
     heads: scan.Headers
 
     def submissions(self) -> list[Produced]:
-        """Lists the submissions of producers and of transactions with handles."""
+        """Lists the submissions that have a producer, or are transactions with handles."""
         named = self.heads["flags"] & np.uint8(PRODUCERS) != 0
         return produced_of(self.buf, self.begins[named], self.heads[named]) if named.any() else []
 
@@ -219,8 +225,8 @@ class _Window:
 
 
 def _windows(disk: Disk, directory: str, lsns: Column) -> Iterator[_Window]:
-    """Reads the blocks at ``lsns``, ascending, in windows. Raises ``Damaged`` if one of the blocks is no longer
-    there."""
+    """Reads the blocks at ``lsns``, which are ascending, window by window. Raises ``Damaged`` if one of the blocks is
+    no longer there."""
     for number in np.unique(lsns >> 32).tolist():
         with closing(SegmentFile(disk, directory, number)) as segment:
             yield from _windows_of(segment, lsns[lsns >> 32 == number] & U32_MAX)
@@ -233,14 +239,15 @@ def _windows_of(segment: SegmentFile, offsets: Column) -> Iterator[_Window]:
         buf, found = segment.window(at, segment.header.size, WINDOW_BYTES)
         chosen = found.only(np.isin(found.offsets, offsets))
         if not len(chosen):
-            raise Damaged(f"{segment.name}: a block at {at} is not there any more", file=segment.name, offset=at)
+            raise Damaged(f"{segment.name}: a block at {at} is no longer there", file=segment.name, offset=at)
         yield _Window(buf, chosen.offsets - at + FRAME_BYTES, scan.block_headers(buf, at, chosen.offsets))
         done += len(chosen)
 
 
 def durable_end(blocks: Blocks, *, stated: int, last_visible: int) -> Vlsn:
-    """Finds the highest DTVLSN that visible blocks, checkpoints or ``state`` state. A rollback to before a checkpoint
-    (an operator's truncation) lowers the checkpoint's DTVLSN to the rollback's matchpoint."""
+    """Finds the highest DTVLSN (durable end) that visible blocks, checkpoints or ``state`` state. An operator's
+    truncation may roll back to before a checkpoint. The DTVLSN of a checkpoint after the matchpoint is lowered to the
+    rollback's matchpoint."""
     named = [
         min([end.dtvlsn, *(rollback.matchpoint for start, rollback in blocks.rollbacks if start > at)])
         for at, end in blocks.checkpoint_ends

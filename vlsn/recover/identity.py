@@ -1,12 +1,12 @@
-"""The identity of the store in a directory: its node file, and what follows if the node file is lost.
+"""The identity of the node in a directory: the node file, and the new incarnation if the node file is lost.
 
-    readable, its term at or above the log's      that incarnation goes on
+    readable, its term at or above the log's      that incarnation continues
     missing, or neither slot readable             a new incarnation, however full the log
-    its term below that of a block in the log     an older image of the file (a vote may be forgotten): the same
+    its term below that of a block in the log     an old image of the file (a vote may be lost): a new incarnation
 
-The stored term of a new incarnation starts at the highest term found in the log, cut and overmarked frames included. So
-the incarnation never seals a block with a term and VLSN that were used before. A file that could not be used is kept
-aside.
+The stored term of a new incarnation starts at the highest term found in the log. The log's terms include those of cut
+bytes and of blocks that were rolled back. So a new incarnation never seals a block with a term and VLSN that were used
+before. A node file that could not be used is kept under another name.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ NODE_FILE_NAME = "node.id"
 
 
 def open_node_file(seams: Seams, directory: str, notes: list[str]) -> NodeFile | None:
-    """Returns the node file, read from the medium. Returns None if it is lost, and ``new_identity`` then makes
-    another."""
+    """Returns the node file, read from the medium and not from the page cache. Returns None if the file is lost;
+    ``new_identity`` then makes another."""
     path = f"{directory}/{NODE_FILE_NAME}"
     try:
         return NodeFile.open(seams.disk, path)
@@ -45,7 +45,7 @@ def open_node_file(seams: Seams, directory: str, notes: list[str]) -> NodeFile |
 
 
 def check_identity(node_file: NodeFile | None, directory: str, *, group: str, node: str) -> None:
-    """Raises ``WrongDirectory`` if the file names another group or node."""
+    """Raises ``WrongDirectory`` if the node file names another group or node."""
     if node_file is None:
         return
     record = node_file.record
@@ -58,8 +58,8 @@ def check_identity(node_file: NodeFile | None, directory: str, *, group: str, no
 def drop_old_image(
     seams: Seams, directory: str, node_file: NodeFile, known_term: int, notes: list[str]
 ) -> NodeFile | None:
-    """Sets the node file aside if it is older than its log, and then returns None. That can be seen, since a block is
-    written only in a term that was stored and synced before."""
+    """Sets the node file aside if it is older than its log, and then returns None. An old file has a lower term than
+    some block: a block is written only after its term was stored and synced in the node file."""
     term = node_file.record.term
     if term >= known_term:
         return node_file
@@ -73,7 +73,7 @@ def drop_old_image(
 
 
 def highest_term(disk: Disk, directory: str, segments: Sequence[SegmentInfo]) -> int:
-    """Finds the highest term of all whole frames, and of the block headers in cut bytes that were kept aside. The
+    """Finds the highest term of all valid frames, and of the block headers in cut bytes that were kept aside. The
     segments are read in windows, at the speed of the disk."""
     highest = 0
     for info in segments:
@@ -90,7 +90,7 @@ def highest_term(disk: Disk, directory: str, segments: Sequence[SegmentInfo]) ->
 
 
 def new_identity(seams: Seams, directory: str, *, group: str, node: str, term: int) -> NodeFile:
-    """Makes a new incarnation's node file, durable on return."""
+    """Makes the node file of a new incarnation. The file is durable on return."""
     incarnation = seams.random.u64() or 1
     fresh = NodeRecord(group=group, node=node, incarnation=incarnation, term=term)
     return node_file.create(seams.disk, f"{directory}/{NODE_FILE_NAME}", fresh)

@@ -1,7 +1,7 @@
-"""Reads a log when it is opened: every segment from a given place on is examined. Reading changes nothing.
+"""Reads a log when it is opened: every segment is examined, from one LSN on. Reading changes nothing.
 
-All files were synced and dropped from the page cache before. So a write that an earlier process did not sync is either
-on the medium or not seen.
+Before the log is read, all files are synced and dropped from the page cache. So a write that an earlier process did not
+sync is either on the medium, or not seen.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class LogRead:
     """The results of one reading of the segments."""
 
     segments: list[SegmentInfo]
-    """All segments that belong to the log, as described by their headers on the medium."""
+    """All segments that belong to the log. The fields of a segment are those of its header on the medium."""
     found: list[Found]
     blocks: Blocks
     untaken: list[tuple[SegmentInfo, Cut]]
-    """The segments whose first group was never synced."""
+    """The segments whose first group of blocks was never synced."""
     unused: list[SegmentInfo]
-    """The standbys that were never used."""
+    """The standbys (prepared next segments) that were never used."""
 
     @property
     def active(self) -> list[SegmentInfo]:
@@ -42,16 +42,17 @@ class LogRead:
 
     @property
     def cuts(self) -> list[Cut]:
-        """All cuts in log order."""
+        """All cuts (unsynced tails that are left out) in log order."""
         return ([self.cut] if self.cut is not None else []) + [cut for _, cut in self.untaken]
 
 
 def last_before(log: LogRead, scan_from: Lsn, checkpoint_last: Vlsn) -> Vlsn:
-    """Returns the last VLSN before ``scan_from``, the place from which the checkpoint at ``checkpoint_last`` lets the
-    log be read.
+    """Returns the last VLSN before ``scan_from``. The checkpoint at VLSN ``checkpoint_last`` says that reading begins
+    at ``scan_from``.
 
-    If a replacement has moved that place, reading begins in the next segment, whose header states the last VLSN before
-    it."""
+    A replacement of a failed segment may have moved the frame at ``scan_from``. Reading then begins in the next
+    segment, whose header states the last VLSN before it.
+    """
     for segment, behind in pairwise(log.active):
         if segment.number == lsn_file(scan_from) and segment.live_end is not None and behind.header is not None:
             left = lsn_offset(scan_from) > segment.live_end
@@ -60,16 +61,18 @@ def last_before(log: LogRead, scan_from: Lsn, checkpoint_last: Vlsn) -> Vlsn:
 
 
 def check_last(log: LogRead, before: Vlsn, stated_last: Vlsn) -> None:
-    """Checks that the log reaches ``stated_last``, which was synced and durable.
+    """Checks that the log reaches VLSN ``stated_last``, which was synced and durable.
 
-    Blocks that a replacement wrote again may have no frame after them that says they were synced, so only this check
-    detects their loss. Raises ``Damaged`` if the log ends before."""
+    If blocks were written again after a failed write, there may be no later frame that says they were synced. So only
+    this check detects the loss of blocks that were written again. Raises ``Damaged`` if the log ends before
+    ``stated_last``.
+    """
     last = max(before, log.blocks.highest_vlsn)
     if last < stated_last and log.active:
         end = log.found[-1].end if log.found else FIRST_FRAME
         name = log.active[-1].name
         raise Damaged(
-            f"{name} is damaged at offset {end}: the log had been synced up to VLSN {stated_last}, and ends at {last}",
+            f"{name} is damaged at offset {end}: the log was synced up to VLSN {stated_last}, and ends at {last}",
             file=name,
             offset=end,
             vlsn=last + 1,
@@ -78,7 +81,7 @@ def check_last(log: LogRead, before: Vlsn, stated_last: Vlsn) -> None:
 
 def read_log(disk: Disk, directory: str, *, scan_from: Lsn, first_segment: int, stated: Sequence[Lsn]) -> LogRead:
     """Reads the log from ``scan_from`` on (0: the whole log). Segments before ``first_segment`` no longer belong to the
-    log. ``stated`` are the ends up to which, according to ``state``, the log was synced. Raises ``Damaged``."""
+    log. ``stated`` are ends, stored in ``state``, up to which the log was synced. Raises ``Damaged``."""
     first = max(lsn_file(scan_from), first_segment)
     sync_and_forget(disk, directory, [name for number, name in segment_numbers(disk, directory) if number >= first])
     segments = [segment for segment in survey(disk, directory) if segment.number >= first_segment]
@@ -104,7 +107,7 @@ def read_log(disk: Disk, directory: str, *, scan_from: Lsn, first_segment: int, 
         if segment.number >= first:
             start = lsn_offset(scan_from) if segment.number == lsn_file(scan_from) else FIRST_FRAME
             if segment.live_end is not None:
-                # ``start`` is past the live end: the blocks there were written again in the next segment
+                # ``start`` is past the segment's live end: the blocks there were written again in the next segment
                 start = min(start, segment.live_end)
             found.append(examine(disk, segment, start=start, last=segment.number == last, stated=stated))
     return LogRead(segments, found, gather(found, scan_from), unsynced, unused)
@@ -129,11 +132,11 @@ def check_chain(active: Sequence[SegmentInfo]) -> None:
 
 
 def check_stated(active: Sequence[SegmentInfo], stated: Sequence[Lsn]) -> None:
-    """Checks that all synced segments exist, including those after the last segment found."""
+    """Checks that all synced segments exist, even those after the last segment that was found."""
     last = active[-1].number if active else 0
     for at in stated:
         if lsn_file(at) > last:
             name = segment_name(lsn_file(at))
             raise Damaged(
-                f"{name} is gone, or its header is: the log had been synced up to {lsn_offset(at)} in it", file=name
+                f"{name} is missing, or its header is: the log was synced up to {lsn_offset(at)} in it", file=name
             )

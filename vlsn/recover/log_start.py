@@ -1,13 +1,14 @@
-"""The start of a log: what the last cleaning has decided, and which of its steps the opening still has to do.
+"""The start of a log that was cleaned: where the last cleaning lets the log begin, and the steps of that cleaning that
+the opening still has to do.
 
-    state record   trimmed_to 300, first_segment 2         segment 1 is no log any more, there or not
-    index          range 1–950, or 301–950                 cut to 301 if it is not yet
-    files          1, 2, 3, or 2, 3                        1 goes; only then is the cleaning over
+    state record   trimmed_to 300, first_segment 2         segment 1 is not part of the log, even if it exists
+    index          range 1–950, or 301–950                 is cut to 301–950 if that was not done
+    files          1, 2, 3, or 2, 3                        file 1 is removed, and the cleaning is finished
 
-The record is written before the index is cut, and the index is cut before a file is removed. Files are removed oldest
-first, and each removal is made durable before the next. So if a log begins later than its record says, segments are
-lost. That is damage, and never counts as a cleaning. The exception is a record that is an older image than the index:
-the index is believed then.
+A cleaning writes the state record before it cuts the index, and cuts the index before it removes a file. Files are
+removed oldest first, and each removal is made durable before the next. So if a log begins later than its state record
+says, segments are lost. Lost segments are damage, and are never taken for a cleaning. But if the state record is older
+than the index, the index is believed.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ def state_fits(
     *,
     restoring: bool,
 ) -> bool:
-    """Says whether the ACTIVE ``segments`` begin where ``record`` says. Returns False if the record is older than a
-    cleaning, as ``index``, the stored index, shows. Raises ``Damaged`` if segments are missing. With ``restoring``, the
-    record is that of the present restore. Its log may begin in a later segment than the record says, since each opening
-    uses up the number of a standby."""
+    """Returns whether the ACTIVE ``segments`` begin where the state record says. Returns False if the stored ``index``
+    shows that the record is older than a cleaning. Raises ``Damaged`` if segments are missing. With ``restoring``, the
+    record is that of the present restore. The restored log may begin in a later segment than the record says, since
+    each opening uses up a segment number."""
     if record is None or not segments:
         return True
     first = segments[0]
@@ -62,7 +63,7 @@ def state_fits(
 
 
 def kept_segments(segments: Sequence[SegmentInfo], record: StateRecord | None) -> list[SegmentInfo]:
-    """Returns the ``segments`` that still belong to the log."""
+    """Returns the ``segments`` that still belong to the log by its state record."""
     first = record.first_segment if record is not None else 0
     return [segment for segment in segments if segment.number >= first]
 
@@ -70,8 +71,8 @@ def kept_segments(segments: Sequence[SegmentInfo], record: StateRecord | None) -
 def finish_cleaning(
     disk: Disk, directory: str, index: VlsnIndex, segments: Sequence[SegmentInfo], record: StateRecord | None
 ) -> bool:
-    """Finishes the cleaning described in ``record``, and says whether anything was left to do. ``segments`` are the
-    segments that are kept. Must be called on the store's thread, and blocks. The cleaning is durable on return."""
+    """Finishes the cleaning described in the state record, and returns whether anything was left to do. ``segments``
+    are the segments that are kept. The function blocks, on the store's thread. The cleaning is durable on return."""
     if record is None or not record.first_segment:
         return False
     due = not index.range.empty and index.range.first <= record.trimmed_to
@@ -86,14 +87,14 @@ def finish_cleaning(
 
 def first_block(disk: Disk, directory: str, ends: Mapping[int, int]) -> tuple[Vlsn, Lsn]:
     """Finds the first VLSN and the LSN of the first visible block of the segments in ``ends``. Raises ``Damaged`` if
-    that block cannot be read, or there is none."""
+    there is no visible block, or it cannot be read."""
     for number, end in ends.items():
         with closing(SegmentFile(disk, directory, number)) as segment:
             at = FIRST_FRAME
             while at < end:
                 buf, found = segment.window(at, end, WINDOW_BYTES_MIN)
                 if not len(found):
-                    raise Damaged(f"{segment.name} at {at}: no whole frame", file=segment.name, offset=at)
+                    raise Damaged(f"{segment.name} at {at}: no valid frame", file=segment.name, offset=at)
                 visible = found.visible()
                 first = scan.Walk(visible.offsets[:1], visible.headers[:1], found.end, found.reason)
                 if scan.check_crcs(buf, at, first) is not None:
@@ -102,7 +103,7 @@ def first_block(disk: Disk, directory: str, ends: Mapping[int, int]) -> tuple[Vl
                     head = scan.block_headers(buf, at, first.offsets)[0]
                     return Vlsn(int(head["first_vlsn"])), lsn(number, int(first.offsets[0]))
                 at = found.end
-    raise Damaged("none of the segments that are to stay holds a visible block")
+    raise Damaged("none of the segments that stay has a visible block")
 
 
 def leftovers(disk: Disk, directory: str, first_number: int) -> list[list[str]]:
@@ -117,8 +118,8 @@ def leftovers(disk: Disk, directory: str, first_number: int) -> list[list[str]]:
 
 
 def remove(disk: Disk, directory: str, names: Sequence[str]) -> None:
-    """Removes one segment's files. The removal is durable on return, so that no later segment is removed before it.
-    Calling it again does no harm."""
+    """Removes the files of one segment. The removal is durable on return, so that no later segment is removed before
+    this one. Calling the function again does no harm."""
     for name in names:
         with suppress(FileNotFoundError):
             disk.remove(f"{directory}/{name}")
@@ -126,8 +127,8 @@ def remove(disk: Disk, directory: str, names: Sequence[str]) -> None:
 
 
 class Removal:
-    """Removes the files of all segments before ``first_number``, one segment with each call. If called again after a
-    failure, it continues with the segment that failed. The calls are made on the keeper's thread."""
+    """Removes the files of all segments before ``first_number``, one segment with each call. A call after a failure
+    continues with the segment that failed. The calls are made on the keeper's thread (the log's background thread)."""
 
     def __init__(self, disk: Disk, directory: str, first_number: int) -> None:
         self._disk = disk
@@ -136,7 +137,7 @@ class Removal:
         self._groups: deque[list[str]] | None = None
 
     def __call__(self) -> bool:
-        """Removes one segment's files, and says whether no segment is left."""
+        """Removes one segment's files, and returns whether no segment is left to remove."""
         if self._groups is None:
             self._groups = deque(leftovers(self._disk, self._directory, self._first_number))
         elif self._groups:

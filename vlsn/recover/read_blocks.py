@@ -1,12 +1,13 @@
 """The blocks that were read when a log was opened, and which of them are visible.
 
-The rollback records decide: the frames from a ROLLBACK_START's first LSN to before its end LSN, and before the record
-itself (``rollback_periods``), are abandoned. A flag that no record explains is damage. A flag that is missing is set
-again. The VLSNs of visible blocks must be consecutive, and their terms never decrease.
+The rollback records decide which blocks were abandoned: those between the first LSN and the end LSN that a
+ROLLBACK_START names, as far as they are before that record (``rollback_periods``). Each abandoned block's frame has a
+flag. A flag that no record explains is damage. A missing flag is set again. The VLSNs of visible blocks must be
+consecutive, and the terms of visible blocks never decrease.
 
     LSN   100  200  300  400 START(200–301)  500  600
     VLSN    1    2    3                        2    3
-    flag         ✗                                       300 is due its flag; visible are 100, 500, 600
+    flag         ✗                                       the flag at 300 is missing; visible are 100, 500, 600
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(slots=True)
 class Blocks:
-    """All blocks that were read, by column, in log order."""
+    """All blocks that were read, in log order. Each field is a column with a value for each block."""
 
     firsts: Column
     lasts: Column
@@ -43,18 +44,18 @@ class Blocks:
     clocks: Column
     lsns: Column
     produced: Mask
-    """Marks the blocks with producers."""
+    """Marks the blocks that have producers."""
     committed: Mask
-    """Marks the blocks with transactions."""
+    """Marks the blocks that have transactions."""
     marked: Mask
-    """Marks the blocks that are overmarked on the medium."""
+    """Marks the blocks whose frames have the rollback's flag on the medium."""
     abandoned: Mask
-    """Marks the blocks that a rollback record abandons; the others are visible."""
+    """Marks the blocks that a rollback record abandons. The other blocks are visible."""
     others: dict[Lsn, bytes]
-    """The blocks that may hold GROUP entries or settings, by LSN; blocks with transactions are not among them."""
+    """The blocks that may hold GROUP entries or settings, by LSN. Blocks with transactions are left out."""
     rollbacks: list[tuple[Lsn, RollbackStart]] = field(default_factory=list)
     unfinished: list[RollbackStart] = field(default_factory=list)
-    """The rollbacks without a ROLLBACK_END."""
+    """The rollbacks that have no ROLLBACK_END."""
     checkpoint_starts: list[CheckpointStart] = field(default_factory=list)
     checkpoint_ends: list[tuple[Lsn, CheckpointEnd]] = field(default_factory=list)
 
@@ -72,13 +73,13 @@ class Blocks:
         return int(self.lasts.max()) if len(self.lasts) else 0
 
     def due_flags(self) -> list[Lsn]:
-        """Lists the blocks that are abandoned but not overmarked yet."""
+        """Lists the blocks that a rollback abandoned but whose frames do not have its flag yet."""
         return [Lsn(at) for at in self.lsns[self.abandoned & ~self.marked].tolist()]
 
     def reread(self, scan_from: Lsn, checkpoint_last: Vlsn) -> Reread:
-        """Takes the visible blocks for the index. ``scan_from`` is the place where reading began. ``checkpoint_last``
-        is the last VLSN at the checkpoint that points to that place. That checkpoint's CHECKPOINT_START may be in dead
-        bytes of a replaced segment."""
+        """Selects the visible blocks for the index. ``scan_from`` is the place where reading began. ``checkpoint_last``
+        is the last VLSN at the checkpoint that points to ``scan_from``. The CHECKPOINT_START of a checkpoint may be in
+        dead bytes, if its segment was replaced after a failed write."""
         visible = self.visible
         columns = Columns(*(column[visible].tolist() for column in (self.firsts, self.lasts, self.lsns, self.clocks)))
         matchpoints = [rollback.matchpoint for _, rollback in self.rollbacks]
@@ -89,8 +90,8 @@ class Blocks:
 
 def gather(found: Sequence[Found], scan_from: Lsn = NULL_LSN) -> Blocks:
     """Gathers the blocks that were read from ``scan_from`` on (0: from the log's beginning). Raises ``Damaged`` for an
-    unreadable record, for rollbacks that cross, for the end of a rollback that never began, for a flag without a
-    record, and for blocks out of order."""
+    unreadable record and for blocks out of order. For rollbacks, also raises it if two of them cross, if an end has no
+    start, or if a flag has no record."""
 
     def column(name: str, kind: type[np.int64 | np.bool_]) -> Any:
         return np.concatenate([np.zeros(0, kind), *(getattr(each, name) for each in found)])

@@ -3,17 +3,18 @@
      0  lock the directory; no file in it is of a later version                 versions
      1  open the node file, ``state`` and ``index``      identity, state_opening, stored_index
      2  sync every segment that may be read, and the directory; drop them from the page cache
-     3  read them: good frames, or a cut, or damage          log_read, torn_tail, log_end
-     4  which blocks are visible; what they add up to        read_blocks, derived_history
+     3  read the segments: good frames, or a cut, or damage  log_read, torn_tail, log_end
+     4  find the visible blocks; derive the history          read_blocks, derived_history
         ── until here nothing of the log was changed; damage ends the open ──
      5  write the vote floor, then keep the cut bytes aside         vote_floor, cut_bytes
-     6  set the flags that a rollback's record asks for; delete standbys that were never taken
-     7  the blocks go into the index, or it is built anew where it does not fit the log (``stored_index``)
+     6  set the flags that a rollback's record demands; delete prepared segments that were never used
+     7  add the blocks to the index, or build it anew if it does not fit the log (``stored_index``)
 
-If the opening is stopped anywhere, the next one does the same again. No step makes the log shorter on the medium; the
-next segment's header will, by stating the end. All steps run on the keeper's thread, which may write to LMDB.
+If the opening is stopped anywhere, the next opening does the same again. No step makes the log shorter on the medium.
+Only the header of the next segment makes the log shorter, since it states where the log before it ends. All steps run
+on the keeper's thread (the log's background thread), which may write to LMDB.
 
-The log is read from the last checkpoint on, or whole if ``state`` does not say which checkpoint that was.
+The log is read from the last checkpoint on. If ``state`` does not name that checkpoint, the whole log is read.
 """
 
 from __future__ import annotations
@@ -88,21 +89,21 @@ class Recovered:
     ends: dict[int, int]
     cuts: int
     begins_after: Vlsn
-    """The VLSN before the first VLSN of an empty log. It is not 0 only if a restore has just begun."""
+    """The VLSN before the first VLSN of an empty log. This VLSN is 0, except if a restore has just begun."""
     cleaned: bool
     """True if segments before the first one were removed, or were never in this directory."""
     settled: Vlsn | None
-    """The VLSN that the state record is as of, or None if the history is not known. It is unknown if ``state`` was lost
-    and the log does not begin at VLSN 1. In that case the node does not clean, and does not use a group that may still
-    be rolled back."""
+    """The VLSN of the state record, or None if the history is not known. The history is unknown if ``state`` was lost
+    and the log does not begin at VLSN 1. A node without a known history does not clean the log, and does not use a
+    GROUP entry that may still be rolled back."""
     empty_store: bool
     """True if this opening has made the node file, as a new incarnation."""
     notes: list[str] = field(default_factory=list)
-    """Messages about unusual findings, for the node's log."""
+    """Messages about unusual findings, which the node logs."""
 
     @property
     def last_vlsn(self) -> Vlsn:
-        """The VLSN before the next block's first."""
+        """The last VLSN of the log; the next block begins after it."""
         return Vlsn(self.index.range.last or self.begins_after)
 
 
@@ -123,8 +124,9 @@ def recover(
     or locked. Raises ``Restoring`` if a network restore of the directory is not finished, unless that restore itself
     opens it (``restoring``).
 
-    With ``exact_from`` the history can be rolled back to that VLSN, even if the state record is as of a later one.
-    Raises ``BadArgument`` (nothing was changed) if the log alone is not enough for that (``record_before``)."""
+    With ``exact_from`` the history can be rolled back to that VLSN, even if the state record has a later one. Raises
+    ``BadArgument`` (nothing was changed) if the log alone is not enough for that (``record_before``).
+    """
     opening = _Opening(directory, seams, group, node, index_map_bytes, state_map_bytes, restoring, exact_from)
     try:
         return opening.run()
@@ -135,7 +137,7 @@ def recover(
 
 @dataclass
 class _Opening:
-    """One opening, step by step. After a failure, ``held`` closes everything that the opening holds."""
+    """One opening of a directory, step by step. After a failure, ``held`` closes everything that the opening holds."""
 
     _directory: str
     _seams: Seams
@@ -151,7 +153,7 @@ class _Opening:
     _state: OpenState = field(init=False)
     _index: StoredIndex = field(init=False)
     _scan_from: Lsn = field(init=False)
-    """The LSN from which the log is read; 0: the whole log is read."""
+    """The LSN from which the log is read; 0 means the whole log."""
     _log: LogRead = field(init=False)
     _blocks: Reread = field(init=False)
     _history: History = field(init=False)
@@ -191,7 +193,7 @@ class _Opening:
         index = self._fit_index(node_file)
         return self._recovered(lock, node_file, index, next_number, empty_store)
 
-    # The files beside the segments.
+    # The files of a log besides its segments.
 
     def _open_stores(self) -> None:
         seams, directory, notes = self._seams, self._directory, self._notes
@@ -205,8 +207,8 @@ class _Opening:
         self.held.callback(lambda: self._index.index.close())
 
     def _use_state(self, segments: Sequence[SegmentInfo]) -> None:
-        """Replaces ``state`` if it is older than a cleaning. Raises ``Damaged`` if ``state`` points at a segment that
-        was lost."""
+        """Replaces the ``state`` store if it is older than a cleaning. Raises ``Damaged`` if ``state`` names a segment
+        that was lost."""
         state = self._state
         active = [segment for segment in segments if segment.active]
         index = self._index.index
@@ -216,7 +218,7 @@ class _Opening:
         kept = {segment.number for segment in kept_segments(active, state.record)}
         places = [state.checkpoint.scan_lsn, state.checkpoint.end_lsn] if state.checkpoint is not None else []
         if any(at and lsn_file(at) not in kept for at in places):
-            raise Damaged(f"{self._directory}: the checkpoint points at a segment that is gone", file=STATE_NAME)
+            raise Damaged(f"{self._directory}: the checkpoint points at a segment that is missing", file=STATE_NAME)
 
     def _drop_state(self, why: str) -> None:
         self._state = replace_state(
@@ -224,7 +226,7 @@ class _Opening:
         )
 
     def _indexed_first(self) -> int:
-        """Returns the VLSN with which the log begins according to its stored index, or 0 if the index does not say."""
+        """Returns the VLSN with which the log begins according to its stored index, or 0 if the index has none."""
         index = self._index.index
         ours = self._node_file is None or index.owner == self._node_file.record.incarnation
         return int(index.range.first) if self._index.loaded is not None and ours else 0
@@ -241,7 +243,7 @@ class _Opening:
     # The log as it is on the medium.
 
     def _read(self) -> None:
-        """Reads the segments. Raises ``Damaged``."""
+        """Reads the segments of the log. Raises ``Damaged``."""
         self._log = read_log(
             self._disk,
             self._directory,
@@ -276,11 +278,12 @@ class _Opening:
         self._seams.levels.check_log(level, self._directory)
 
     def _is_late(self, record: StateRecord | None) -> TypeGuard[StateRecord]:
-        """Says whether the state record is as of a later VLSN than the one asked for."""
+        """Returns whether the VLSN of the state record is later than the one that the caller needs."""
         return record is not None and self._exact_from is not None and record.vlsn > self._exact_from
 
     def _go_back(self) -> None:
-        """Replaces a state record that is too late with an earlier one. The stored record stays as it is."""
+        """Uses an earlier state record in place of one with too late a VLSN. The record in the store does not
+        change."""
         record = self._state.record
         if self._is_late(record):
             assert self._exact_from is not None
@@ -312,9 +315,9 @@ class _Opening:
         return level_before(self._log.blocks, [each.header for each in self._log.active if each.header is not None])
 
     def _check_record(self) -> None:
-        """Rebuilds a state record below the log's level from the log. Such a record was written by a binary that did
-        not know what else had to be kept. Raises ``Damaged`` if the log was cleaned, so that the node has to be
-        restored."""
+        """A state record whose level is below the log's level was written by a binary that did not know everything that
+        has to be kept. A record of a lower level is rebuilt from the log. Raises ``Damaged`` if the log was cleaned, so
+        that the node has to be restored."""
         record = self._state.record
         if record is None:
             return
@@ -334,7 +337,8 @@ class _Opening:
     # The changes that opening makes.
 
     def _promise_level(self, node_file: NodeFile) -> None:
-        """Promises the log's level in the node file, before anything is acknowledged on this log."""
+        """Stores in the node file that this node supports the log's level (the version of its formats). The level is
+        stored before anything is acknowledged on this log."""
         level = self._history.level
         if level > node_file.record.level:
             node_file.replace(replace(node_file.record, level=level))
@@ -349,9 +353,9 @@ class _Opening:
         return made
 
     def _leave_out(self, node_file: NodeFile) -> None:
-        """Writes the vote floor before bytes are left out, since these bytes may have been acknowledged and have rotted
-        since. Bytes that were already kept aside had their floor written before, and a person may have lifted it
-        since."""
+        """Writes the vote floor before bytes of the log are left out. The bytes left out may have been acknowledged,
+        and have rotted later. For bytes that an earlier opening has kept aside, that opening wrote the vote floor, and
+        a person may have lifted it since."""
         log = self._log
         for cut in log.cuts:
             if cut is log.cut and is_kept(self._disk, self._directory, cut.number, cut.offset, cut.data):
@@ -375,11 +379,11 @@ class _Opening:
                 what = f"cut {len(cut.data)} unsynced bytes of {segment_name(cut.number)} at {cut.offset}"
                 self._notes.append(f"{what}, kept as {kept}")
         for segment, cut in log.untaken:
-            self._notes.append(f"{segment.name} was taken but never synced: its frames are kept aside")
+            self._notes.append(f"{segment.name} was begun but never synced: its frames are kept aside")
             name = free_name(self._disk, f"{self._directory}/{cut_name(cut.number, cut.offset)}")
             self._disk.rename(segment.path, name)
             self._disk.sync_directory(self._directory)
-            with suppress(OSError):  # a file system that cannot make holes keeps the space allocated
+            with suppress(OSError):  # a file system that cannot free parts of a file keeps the space allocated
                 give_back(self._disk, name, cut.offset + len(cut.data))
 
     def _finish_rollbacks(self) -> None:
@@ -413,9 +417,9 @@ class _Opening:
         return index
 
     def _check_head(self, index: VlsnIndex, known: int) -> None:
-        """Checks the log's head, so that rot at the first block is not mistaken for a cleaning. ``known`` is the VLSN
-        with which the log begins by the state record, which decides every cleaning. Without a record it is the VLSN
-        from the stored index, or 0."""
+        """Checks the beginning of the log, so that rot at the first block is not mistaken for a cleaning. ``known`` is
+        the VLSN with which the log begins by the state record, which states every cleaning. Without a record, ``known``
+        is the VLSN from the stored index, or 0."""
         begins = index.range.first
         if begins > 1 and not known:
             self._notes.append(f"the log begins at VLSN {begins}; whether it was cleaned up to there is not known")

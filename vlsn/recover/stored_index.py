@@ -1,4 +1,4 @@
-"""The index compared with the log: it is opened, fitted at recovery, rebuilt, or mended while the log is open.
+"""The stored index compared with the log. A recovery fits the index to the log, or rebuilds it; an open log mends it.
 
     stored index                                  what an open does
     of a later version                            ``WrongVersion``, nothing touched
@@ -8,10 +8,10 @@
     fits, but has less than the log says          emptied, built anew
     begins later than the log (built over rot)    emptied, built anew
 
-The decision depends on the owner's incarnation, the checkpoint's id, the VLSN before the part of the log that was read
-again, and some mappings, which are looked up in the log. A rebuilt index is made from the segments, read in windows,
-and is flushed every 64 MiB of log. Until it is complete, it has an id that no checkpoint has. All of this is done on
-the store's thread, and blocks.
+The decision depends on the owner's incarnation, on the checkpoint's id, and on the VLSN before the part of the log that
+was read again. Some of the index's mappings are also looked up in the log. To rebuild the index, the segments are read
+in windows, and the index is flushed after every 64 MiB of log. Until the rebuilt index is complete, it has an id that
+no checkpoint has. All functions block, on the store's thread.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from vlsn.segments.directory import SegmentInfo, survey
 from vlsn.segments.visible_blocks import WINDOW_BYTES, Columns, first_damage, is_block_at, visible_blocks
 
 PROBES = 8
-"""The number of the index's mappings that are looked up in the log."""
+"""The number of mappings of the index that are looked up in the log."""
 FLUSH_WINDOWS = CHECKPOINT_BYTES // WINDOW_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Reread:
-    """The part of the log that was read on opening. ``base`` is the last VLSN before the ``blocks``, which reach to its
-    end."""
+    """The part of the log that was read when the log was opened. ``base`` is the last VLSN before ``blocks``. The
+    blocks reach to the end of the log."""
 
     scan_from: Lsn
     base: Vlsn
@@ -51,7 +51,7 @@ class Reread:
 
 
 class StoredIndex:
-    """The index of ``directory``, as it is stored. ``fit`` has to be called before any lookup."""
+    """The stored index of ``directory``. ``fit`` must be called before any lookup."""
 
     def __init__(
         self, stores: Stores, path: str, map_bytes: int, latch: AbstractContextManager[object], notes: list[str]
@@ -83,9 +83,9 @@ class StoredIndex:
         owner: int,
         first: int,
     ) -> VlsnIndex:
-        """Returns the index, made equal to the log. ``pointer`` is the id of the checkpoint from which the log was read
-        (0: none), ``owner`` is the incarnation of the node, and ``first`` is the VLSN with which the log begins (0: not
-        known). The index is durable on return if there is a checkpoint."""
+        """Makes the index equal to the log, and returns it. ``pointer`` is the id of the checkpoint from which the log
+        was read (0: none), ``owner`` is the incarnation of the node, and ``first`` is the VLSN with which the log
+        begins (0: not known). The index is durable on return if there is a checkpoint."""
         try:
             misfit = self._misfit(disk, directory, log, pointer, owner)
             if misfit is None and self.index.range.first > first > 0:
@@ -106,8 +106,8 @@ class StoredIndex:
         return self.index
 
     def _check_end(self, disk: Disk, directory: str, segments: Sequence[SegmentInfo], log: Reread) -> None:
-        """Checks the end of the log, since rot there would look like an earlier end. Rot anywhere else only makes a gap
-        in the index. Raises ``Damaged`` if there is rot."""
+        """Checks the end of the log, since rot there would look like an earlier end of the log. Rot anywhere else only
+        makes a gap in the index. Raises ``Damaged`` if there is rot at the end."""
         last = self.index.range.last
         if last >= log.base:
             return
@@ -118,14 +118,14 @@ class StoredIndex:
             segments,
             start=mapping[1] if mapping else NULL_LSN,
             end=log.scan_from,
-            what=f"the log goes on to VLSN {log.base}",
+            what=f"the log continues to VLSN {log.base}",
             vlsn=last + 1,
         )
         if damage is not None:
             raise damage
 
     def _misfit(self, disk: Disk, directory: str, log: Reread, pointer: int, owner: int) -> str | None:
-        """Returns why the loaded index does not fit the log, or None if there is no such reason."""
+        """Returns the reason why the loaded index does not fit the log, or None if the index fits."""
         index = self.index
         if self.loaded is None:
             return "there was none"
@@ -169,7 +169,8 @@ class StoredIndex:
 
 
 class Unmended(Exception):
-    """Raised if the segments cannot be read to rebuild a part of the index, which stays unchanged."""
+    """Raised if a part of the index cannot be rebuilt because the segments cannot be read. The index does not
+    change."""
 
     def __init__(self, why: OSError | Damaged) -> None:
         super().__init__(str(why))
@@ -177,9 +178,9 @@ class Unmended(Exception):
 
 
 def mend(index: VlsnIndex, disk: Disk, directory: str, end: Lsn) -> int:
-    """Rebuilds the unreadable parts of the index from the log, and returns their number. Everything that the store
-    covers is before ``end``. No flush, cut or merge may run at the same time. Raises ``Unmended`` if the segments
-    cannot be read."""
+    """Rebuilds the unreadable parts of the index from the log, and returns how many parts were rebuilt. The store
+    covers no block at or after ``end``. No flush, cut or merge may run at the same time. Raises ``Unmended`` if the
+    segments cannot be read."""
     try:
         segments = survey(disk, directory)
     except OSError as error:
@@ -201,8 +202,9 @@ def _read(runs: Iterable[Columns]) -> Iterator[Columns]:
 
 
 def log_base(blocks: Columns, matchpoints: Sequence[int], checkpoint_last: int) -> Vlsn:
-    """Returns the last VLSN before ``blocks``. Without blocks, returns the lowest matchpoint of the rollbacks that were
-    read, since the log ends there. Without rollbacks, returns the end of the log as of the checkpoint."""
+    """Returns the last VLSN before ``blocks``. If there are no blocks, returns the lowest matchpoint of the
+    rollbacks that were read, since the log ends there. If there are no rollbacks either, returns the log's end at
+    the checkpoint."""
     if blocks.firsts:
         return Vlsn(blocks.firsts[0] - 1)
     return Vlsn(min(matchpoints)) if matchpoints else Vlsn(checkpoint_last or NULL_VLSN)

@@ -1,11 +1,11 @@
 """Examines segments when a log is opened: which frames belong to the log, and where a cut or damage is.
 
-The consecutive whole frames from the start belong to the log. At their end, ``log_end.ending`` decides the kind of that
-place. Later frames are searched for at every 8 bytes, whatever length the bad frame states. Zeros that such a frame
-follows count as a bad frame. Every file was synced and dropped from the page cache before, so each read shows the
-medium.
+The consecutive valid frames from the start of a segment belong to the log. At the first bad frame, ``log_end.ending``
+decides whether the log ends there or is damaged there. Later frames are searched for at every 8 bytes, whatever length
+the bad frame states. Zeros with a valid frame after them are a bad frame, too. Every file was synced and dropped from
+the page cache before, so each read shows the medium.
 
-Only one segment is in memory at a time. What remains of it are the columns and the bytes that are cut.
+Only one segment is in memory at a time. Of an examined segment, only the columns and the bytes that are cut are kept.
 """
 
 from __future__ import annotations
@@ -37,26 +37,27 @@ USED_BYTES = MIB
 
 @dataclass(slots=True)
 class Found:
-    """The log's frames in one segment, by column, from the place where reading began."""
+    """The log's frames in one segment, from the place where reading began. Some fields are columns, with a value for
+    each frame."""
 
     number: int
     end: int
-    """The end of the good frames: the live end or the cut."""
+    """The end of the good frames: the end of the log in this segment, or a cut."""
     last_frame: int
     """The offset of the last good frame, or 0 if there is none."""
     last_kind: int
     last_page_from: int
-    """The offset of the first frame that reaches into the page in which the good frames end."""
+    """The offset of the first frame that reaches into the 4 KiB page in which the good frames end."""
     offsets: Offsets
-    """The offsets of the BLOCK frames. The next columns have the first and the last VLSN, the term, the DTVLSN and the
-    clock of each block."""
+    """The offsets of the BLOCK frames. The columns after this one have the first and the last VLSN, the term, the
+    DTVLSN and the clock of each block."""
     firsts: Offsets
     lasts: Offsets
     terms: Offsets
     dtvlsns: Offsets
     clocks: Offsets
     marked: npt.NDArray[np.bool_]
-    """Marks the blocks that are overmarked."""
+    """Marks the blocks whose frames have the flag of a rollback."""
     produced: npt.NDArray[np.bool_]
     """Marks the blocks that have producers."""
     committed: npt.NDArray[np.bool_]
@@ -64,15 +65,14 @@ class Found:
     records: list[tuple[int, FrameKind, bytes]] = field(default_factory=list)
     """The offset, kind and payload of each local record."""
     others: dict[int, bytes] = field(default_factory=dict)
-    """The whole blocks, by offset, that may hold GROUP entries or settings; blocks with transactions are not among
-    them."""
+    """The blocks that may hold GROUP entries or settings, by offset. Blocks with transactions are left out."""
     cut: Cut | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """An unsynced tail: the bytes from ``offset`` on that do not belong to the log, without the zeros at their end.
-    ``names`` are the block headers that can be read in these bytes (``vote_floor``), in order."""
+    """An unsynced tail: the bytes from ``offset`` on that do not belong to the log, up to the last byte that is not
+    zero. ``names`` are the block headers that can be read in the unsynced tail (``vote_floor``), in order."""
 
     number: int
     offset: int
@@ -81,7 +81,7 @@ class Cut:
 
 
 def sync_and_forget(disk: Disk, directory: str, names: Sequence[str]) -> None:
-    """Writes the page cache's content of these files to the medium, and drops it from the cache."""
+    """Writes the content of these files from the page cache to the medium, and drops it from the cache."""
     for name in names:
         with closing(disk.open(f"{directory}/{name}", write=True)) as file:
             file.sync()
@@ -90,8 +90,8 @@ def sync_and_forget(disk: Disk, directory: str, names: Sequence[str]) -> None:
 
 
 def examine(disk: Disk, segment: SegmentInfo, *, start: int, last: bool, stated: Sequence[Lsn]) -> Found:
-    """Reads one ACTIVE segment from ``start`` (the offset of a frame) on. With ``last``, no ACTIVE segment follows.
-    ``stated`` are the ends up to which, according to ``state``, the log was synced. Raises ``Damaged`` or
+    """Reads one ACTIVE segment from ``start`` (the offset of a frame) on. ``last`` means that no ACTIVE segment
+    follows. ``stated`` are ends, stored in ``state``, up to which the log was synced. Raises ``Damaged`` or
     ``WrongVersion``."""
     header = segment.head
     limit = segment.size if last else segment.live_end or segment.size
@@ -115,7 +115,7 @@ def examine(disk: Disk, segment: SegmentInfo, *, start: int, last: bool, stated:
     match ending(walk.end, synced=synced, zeros=not np.frombuffer(rest, dtype=np.uint8).any()):
         case Ending.DAMAGE:
             raise Damaged(
-                f"{segment.name} is damaged at offset {walk.end}: up to {synced} it had been synced",
+                f"{segment.name} is damaged at offset {walk.end}: it was synced up to offset {synced}",
                 file=segment.name,
                 offset=walk.end,
                 vlsn=int(found.lasts[-1]) + 1 if len(found.lasts) else 0,
@@ -126,13 +126,13 @@ def examine(disk: Disk, segment: SegmentInfo, *, start: int, last: bool, stated:
 
 
 def cut_of(number: int, offset: int, rest: memoryview) -> Cut:
-    """Returns the cut that leaves out ``rest``."""
+    """Returns the cut that leaves the bytes of ``rest`` out of the log."""
     return Cut(number, offset, bytes(rest[: _used(rest)]), block_names(rest))
 
 
 def _used(rest: memoryview) -> int:
     """Returns the length of ``rest`` without the zeros at its end. The bytes are searched piece by piece, since an
-    array of the places of all bytes would need eight times their memory."""
+    array with the places of all bytes would need eight times their memory."""
     view = np.frombuffer(rest, dtype=np.uint8)
     end = len(view)
     while end:
@@ -145,9 +145,10 @@ def _used(rest: memoryview) -> int:
 
 
 def untaken(disk: Disk, segment: SegmentInfo, *, stated: Sequence[Lsn]) -> Cut | None:
-    """Examines a segment without a good ACTIVE header. Returns None for an unused standby, or a cut if the segment's
-    frames were never synced. The header and the first frames are written with one sync. So a missing header is damage
-    only if something says that the segment had been synced. Raises ``Damaged`` in that case."""
+    """Examines a segment without a good ACTIVE header. Returns None for a prepared segment that was never used, or a
+    cut if the segment's frames were never synced. The header and the first frames are written with one sync. So a
+    missing header is damage only if ``state`` or a later segment says that this segment was synced. Raises ``Damaged``
+    then."""
     buf = _read(disk, segment, 0, segment.size)
     salt = scan.salt_of(buf, 0, FIRST_FRAME) if len(buf) > FIRST_FRAME else None
     frames = _synced_behind(buf, 0, FIRST_FRAME - 8, salt) if salt is not None else []
@@ -158,10 +159,12 @@ def untaken(disk: Disk, segment: SegmentInfo, *, stated: Sequence[Lsn]) -> Cut |
 
 
 def block_names(data: Buffer) -> list[BlockName]:
-    """Lists the names of the blocks whose headers in ``data`` are valid by their own crc, at any multiple of 8."""
+    """Lists the names of the blocks whose headers can be found in ``data``, at any multiple of 8. The header's own
+    checksum must be right."""
     found = []
     view = memoryview(data)
-    # A block begins 24 bytes after its frame's start, so at a multiple of 8, too; its first byte is its version.
+    # A block begins 24 bytes after the start of its frame, which is also a multiple of 8. The block's first byte is its
+    # version.
     first_bytes = np.frombuffer(data, dtype=np.uint8)[::8]
     for position in (np.flatnonzero(first_bytes == VERSION) * 8).tolist():
         if len(data) - position < BLOCK_BYTES:
@@ -218,5 +221,5 @@ def _columns(buf: bytes, base: int, segment: SegmentInfo, walk: scan.Walk) -> Fo
 
 
 def _synced_behind(buf: bytes, base: int, stop: int, salt: int) -> list[int]:
-    """Lists the highest ``synced`` field of each run of whole frames after ``stop``."""
+    """Lists the highest ``synced`` field of each run of valid frames after offset ``stop``."""
     return [int(walk.headers["synced"].max()) for walk in scan.islands(buf, base, stop + 8, salt)]

@@ -1,9 +1,9 @@
 """Checks the versions of a directory's files before any of them is opened, set aside or written.
 
-A version counts only if its checksum is correct. Otherwise the file is damaged, and the code that reads it reports
-that. This module checks the node file, the marker of a restore, and the first bytes of each sidecar and each page of a
-destination. Header pages are checked when segments are listed (``directory.survey``), frames and blocks when they are
-read, and stores when they are opened.
+A version is compared only if the checksum over it is correct. If that checksum is wrong, the file is damaged, and the
+code that reads the file reports the damage. This module checks the node file, the marker of a restore, and the first
+bytes of each sidecar (file of offsets) and of each page file of a destination. Header pages are checked when segments
+are listed (``directory.survey``), frames and blocks when they are read, and stores when they are opened.
 """
 
 from __future__ import annotations
@@ -46,14 +46,15 @@ def check_versions(disk: Disk, directory: str, own: Levels = LEVELS) -> None:
             elif name == DIRECTORY:
                 _check_pages(disk, path)
         except (Damaged, BadBody, FileNotFoundError):
-            continue  # damage is reported by the code that reads the file; a missing file was removed by a running node
+            # damage is reported by the code that reads the file; a running node may have removed a missing file
+            continue
         except OSError as error:
             if not is_unread(error):
                 raise
 
 
 def check_segments(segments: Sequence[SegmentInfo], own: Levels) -> None:
-    """Checks that ``own`` includes the levels of all ``segments``. Raises ``WrongVersion`` if not."""
+    """Raises ``WrongVersion`` unless ``own`` includes the levels of all ``segments``."""
     for segment in segments:
         if segment.header is not None and not own.read(segment.header.level):
             raise named(unread("a segment", segment.header.level, own.max), segment.path)
@@ -73,7 +74,8 @@ def _check_pages(disk: Disk, base: str) -> None:
 
 
 def _check_sidecar(disk: Disk, path: str) -> None:
-    """Checks a sidecar. If it is of this version, only its first bytes are read."""
+    """Checks the version of a sidecar. For a sidecar of the present version, only the first bytes of the file are
+    read."""
     with closing(disk.open(path)) as file:
         try:
             if file.read(0, _START_BYTES) != _SIDECAR:

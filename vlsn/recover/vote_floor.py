@@ -1,25 +1,26 @@
-"""The vote floor: it limits the votes of a node that may have lost acknowledged entries. These functions have no side
+"""The vote floor: a limit on the votes of a node that may have lost acknowledged entries. The functions have no side
 effects.
 
-Before its log becomes shorter, a node writes down the (term, VLSN) at the end of the part that it leaves out. Until its
-own log is that long again, the node does not vote for a log below that end, and is no candidate. Raft §5.4.1 needs a
-majority in which every member has every acknowledged entry. A member that lost one unnoticed would be counted wrongly.
+If a part of a node's log must be left out, the node first stores the (term, VLSN) at the end of that part as its vote
+floor. Until its own log reaches the floor again, the node does not vote for a log below the floor, and is no candidate.
+Raft §5.4.1 assumes that each voter still has every entry that it acknowledged. If a voter lost an acknowledged entry
+unnoticed, its vote would be counted wrongly.
 
     log … 40 │ cut: a readable block 41–44 of term 3, then rubbish      floor (3, 44)
     log … 40 │ cut: rubbish only; the stored term is 5                  floor (5, 41)
     the same, 400 bytes of it, and `state` lost                          floor (5, 140)
 
-While ``state`` is intact, only the last group of blocks can have been acknowledged and then rotted, within a second.
-Without ``state`` it is unknown how far the log had ever been synced. So the floor is as high as the unreadable bytes
-could have reached.
+If ``state`` is intact, only the last group of blocks can have been acknowledged and then rotted, within a second. If
+``state`` is lost, it is unknown how far the log was ever synced. So without ``state`` the vote floor is as high as the
+unreadable bytes could have reached.
 
-A floor is met once the log reaches it, or once the log has everything that the master of the stored term has. In the
-first case the part left out is there again. In the second case it is not part of the group's log, as after a rollback
-by a syncup.
+A floor is met once the log reaches the floor, or once the log has everything that the master of the stored term has. A
+log that reaches the floor has the missing part again. If the log has all of the master's entries but does not reach the
+floor, the missing part does not belong to the group's log, as after a rollback by a syncup.
 
-Block headers are searched for in the cut bytes at every 8 bytes, each valid by its own checksum. A client's value may
-contain something like a block header. So headers that cannot be of this log are ignored: those of a term above the
-stored one or below the log's last, and those with VLSNs that the bytes left out could not hold.
+The bytes left out are searched for block headers with a valid checksum, at every 8 bytes. A client's value may contain
+bytes that look like a block header. So headers that cannot be of this log are ignored. A header cannot be of this log
+if its term is above the stored term or below the log's last term, or if the bytes left out are too few for its VLSNs.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from vlsn.ids import U32_MAX
 from vlsn.state.node_file import NodeRecord
 
 ENTRY_BYTES_MIN = 4
-"""The fewest bytes that an entry takes in a block: the offset of its value."""
+"""The fewest bytes that an entry needs in a block: the offset of its value."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockName:
-    """A block in the cut bytes: its term, its first and last VLSN, and the place where it ends."""
+    """A block found in the bytes left out: its term, its first and last VLSN, and the place where it ends."""
 
     term: int
     first: int
@@ -53,8 +54,8 @@ def floor_of(
     last_vlsn: int,
     state_lost: bool = False,
 ) -> tuple[int, int]:
-    """Computes the floor if ``size`` bytes after the log's end are left out. ``last_term`` and ``last_vlsn`` are the
-    highest in the log. ``stored_term`` is 0 if the node file is lost."""
+    """Computes the vote floor if ``size`` bytes after the log's end are left out. ``last_term`` and ``last_vlsn`` are
+    the highest term and VLSN in the log. ``stored_term`` is 0 if the node file is lost."""
     term = max(stored_term, last_term)
     for name in reversed(left_out):
         known = last_term <= name.term <= stored_term if stored_term else name.term >= last_term
@@ -65,8 +66,8 @@ def floor_of(
 
 
 def with_floor(record: NodeRecord, floor: tuple[int, int], *, last_visible: int) -> NodeRecord:
-    """Returns ``record`` with ``floor``, unless its own floor is higher or the log has reached ``floor``. A higher
-    floor that the log has not reached is kept."""
+    """Returns ``record`` with ``floor`` as its vote floor. If the log has reached ``floor``, or the record has a higher
+    floor that the log has not reached, the record does not change."""
     term, vlsn = floor
     if vlsn <= last_visible or (term, vlsn) <= (record.floor_term, record.floor_vlsn):
         return record
@@ -74,13 +75,13 @@ def with_floor(record: NodeRecord, floor: tuple[int, int], *, last_visible: int)
 
 
 def is_below_floor(record: NodeRecord, end: tuple[int, int]) -> bool:
-    """Says whether a log that ends at ``end`` may lack entries that the node of ``record`` acknowledged."""
+    """Returns whether a log that ends at ``end`` may miss entries that the node of ``record`` has acknowledged."""
     return end < (record.floor_term, record.floor_vlsn)
 
 
 def with_floor_met(record: NodeRecord, end: tuple[int, int]) -> NodeRecord:
-    """Returns ``record`` with its floor met, for a log that ends at ``end`` and has everything that the master of the
-    stored term has."""
+    """Returns ``record`` with its vote floor lowered to ``end``, if the floor is higher. ``end`` is the end of a log
+    that has everything that the master of the stored term has."""
     if not is_below_floor(record, end):
         return record
     return replace(record, floor_term=end[0], floor_vlsn=end[1])

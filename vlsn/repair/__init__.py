@@ -1,1 +1,1 @@
-"""Mends damaged blocks in place, and restores logs from another node."""
+"""Repair of logs: damaged blocks are mended in place, and whole logs are restored from another node."""

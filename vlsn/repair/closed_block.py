@@ -2,10 +2,10 @@
 
     whole frames of the segment that holds it, damaged ones passed over ─► the visible block, its checksum right
 
-If the peer knows the block's name, its term and first VLSN, it gets the block of that name, since no two blocks ever
-had the same name. Otherwise the peer gets the block if ``state``, or the header of a later block, says that the block
-is durable. A durable block is never rolled back, whatever a recovery may still do to the end of this log. The calls
-block, on the keeper's thread.
+A block's name is its term and first VLSN, and no two blocks ever had the same name. A peer that knows the name of a
+block gets the block of that name. A peer without the name gets the block only if ``state``, or the header of a later
+block, says that the block is durable. A durable block is never rolled back, whatever a recovery may still do to the end
+of this log. The functions block, and run on the keeper's thread (the log's background thread).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from vlsn.verify.segment_chain import read_stated
 
 
 def block_of_closed(disk: Disk, stores: Stores, directory: str, term: int, first: int) -> bytes:
-    """Reads and verifies the visible block named (``term``, ``first``). With a term of 0, returns the block that begins
-    at ``first``, if it is durable. Raises ``NotFound`` if there is no such block."""
+    """Reads and verifies the visible block named (``term``, ``first``). If ``term`` is 0, returns the block that begins
+    at VLSN ``first``, if that block is durable. Raises ``NotFound`` if the log does not have the block."""
     durable = read_stated(stores, directory).dtvlsn
     found: bytes | None = None
     for block in _blocks_from(disk, directory, first):
@@ -46,7 +46,7 @@ def block_of_closed(disk: Disk, stores: Stores, directory: str, term: int, first
 
 
 def _blocks_from(disk: Disk, directory: str, first: int) -> Iterator[bytes]:
-    """Yields the whole visible blocks in order, from about ``first`` on."""
+    """Yields the undamaged visible blocks in order, from about VLSN ``first`` on."""
     segments = [segment for segment in survey(disk, directory) if segment.active]
     for segment, following in zip_longest(segments, segments[1:]):
         if following is None or _begins(following) > first:

@@ -1,18 +1,18 @@
 """Replaces a damaged segment with a copy in which the damage is filled.
 
-    1  a copy of the segment with those frames in place, synced, its new bytes read back
-    2  the damaged bytes are kept aside; a sidecar that does not match the copy goes
+    1  the segment is copied with the new frames in place; the copy is synced, and its new bytes are read back
+    2  the damaged bytes are kept in a file; a sidecar that does not match the copy is removed
     3  the copy is renamed over the segment, the directory synced                            ◄ commit point
 
 If the mending is stopped before step 3, the segment is as damaged as it was. A reader that has the old file open still
-finds the damage there, until it opens the file again.
+finds the damage, until that reader opens the segment again.
 
-The disk may fail to read a page now and succeed a moment later. So such a page may be replaced only by the right
-blocks. If several such pages are apart, one copy fills all of them, or no copy is made. Damage is replaced only while
-it reads exactly as it was found.
+The disk may fail to read some 4 KiB of a file now and succeed a moment later. So a place that the disk cannot read may
+be replaced only by the right blocks. If several places of one segment cannot be read, one copy fills all of them, or no
+copy is made. Damaged bytes are replaced only if they still read exactly as when the damage was found.
 
-The calls block, on the keeper's thread. Meanwhile there is no rollback, checkpoint or cleaning, and nothing writes to
-the segment.
+The functions block, and run on the keeper's thread (the log's background thread). During a mending no rollback,
+checkpoint or cleaning runs, and nothing writes to the segment.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ def mend(
     free_bytes_min: int,
     kept_max: int = MENDED_KEPT_MAX,
 ) -> list[str]:
-    """Replaces the damage of one segment with ``fillings``; durable on return. Returns the names of the files that keep
-    the damaged bytes. Raises ``NoSpace``, or ``Damaged`` if the copy does not read back correctly. Raises ``OSError``
-    if the disk cannot read a place that no filling covers, or reads damage differently than before."""
+    """Replaces the damaged bytes of one segment with ``fillings``. The change is durable on return. Returns the names
+    of the files that keep the damaged bytes. Raises ``NoSpace``, or ``Damaged`` if the copy does not read back
+    correctly. Raises ``OSError`` if the disk cannot read a place outside of the fillings, or reads the damaged bytes
+    differently than before."""
     wound = fillings[0].wound
     path = f"{directory}/{wound.name}"
     copy = path + COPY_SUFFIX
@@ -62,7 +63,8 @@ def mend(
             file.allocate(size)
             for at in range(0, size, _COPY_BYTES):
                 piece = bytearray(_read_but(source.file, at, min(_COPY_BYTES, size - at), fillings))
-                piece.extend(bytes(min(_COPY_BYTES, size - at) - len(piece)))  # the file was cut short
+                # the file was cut short, so zeros replace the missing bytes
+                piece.extend(bytes(min(_COPY_BYTES, size - at) - len(piece)))
                 _fill(piece, at, fillings)
                 file.write(at, [piece])
                 if sidecar is not None:
@@ -79,7 +81,8 @@ def mend(
 
 
 def _read_but(file: File, at: int, size: int, fillings: Sequence[Filling]) -> bytes:
-    """Reads as ``File.read`` does. A place that the disk cannot read must be filled, or be after the log's end."""
+    """Reads like ``File.read``. A place that the disk cannot read must be covered by one of ``fillings``, or be after
+    the log's end."""
     try:
         return file.read(at, size)
     except OSError as error:
@@ -93,19 +96,19 @@ def _read_but(file: File, at: int, size: int, fillings: Sequence[Filling]) -> by
 
 
 def _covers(wound: Wound, start: int, end: int) -> bool:
-    """Says whether ``start`` to ``end`` (exclusive) contains no part of the log other than ``wound``."""
+    """Returns whether bytes ``start`` to ``end`` (exclusive) contain no part of the log outside of ``wound``."""
     end = min(end, wound.log_end)
     return wound.around and (start >= end or (wound.start <= start and end <= wound.end))
 
 
 def _fill(piece: bytearray, base: int, fillings: Sequence[Filling]) -> None:
-    """Fills the wounds in ``piece``. Bytes that the disk can read again are not replaced, since they may be right.
-    Raises ``OSError`` for such bytes."""
+    """Copies the fillings into ``piece``. Bytes that the disk can read again are not replaced, since they may be right:
+    the function raises ``OSError`` instead."""
     for filling in fillings:
         wound = filling.wound
         low, high = max(base, wound.start), min(base + len(piece), wound.start + len(wound.data))
         if low < high and piece[low - base : high - base] != wound.data[low - wound.start : high - wound.start]:
-            raise OSError(errno.EIO, f"{wound.name} at {wound.start} reads otherwise than it did a moment ago")
+            raise OSError(errno.EIO, f"{wound.name} at {wound.start} reads differently than a moment ago")
         filling.lay(piece, base)
 
 
@@ -118,7 +121,7 @@ def _check_copy(file: File, fillings: Sequence[Filling]) -> None:
 
 
 def _read_sidecar(disk: Disk, directory: str, number: int) -> Sidecar | None:
-    """Reads the sidecar. Returns None if it is missing or unreadable."""
+    """Reads the sidecar of segment ``number``. Returns None if the sidecar is missing or unreadable."""
     path = f"{directory}/{sidecar_name(number)}"
     if not disk.exists(path):
         return None
@@ -130,7 +133,8 @@ def _read_sidecar(disk: Disk, directory: str, number: int) -> Sidecar | None:
 
 
 def _void_sidecar(disk: Disk, directory: str, number: int) -> None:
-    """Removes the sidecar durably, since a frame's ``synced`` has changed or the sidecar could not be read."""
+    """Removes the sidecar of segment ``number`` durably. A sidecar is removed if the ``synced`` field of a frame has
+    changed, or if the sidecar could not be read."""
     path = f"{directory}/{sidecar_name(number)}"
     if disk.exists(path):
         disk.remove(path)
@@ -142,8 +146,8 @@ def damaged_name(number: int, offset: int) -> str:
 
 
 def _keep_aside(disk: Disk, directory: str, wound: Wound, kept_max: int) -> str:
-    """Writes the damaged bytes durably to a file of their own, and returns its name. At most ``kept_max`` such files
-    are kept. Those of the oldest segments are removed first."""
+    """Writes the damaged bytes durably to a file of their own, and returns the file's name. At most ``kept_max`` files
+    of damaged bytes are kept. The files of the oldest segments are removed first."""
     kept = sorted(name for name in disk.list(directory) if ".damaged-" in name)
     for name in kept[: max(0, len(kept) + 1 - kept_max)]:
         disk.remove(f"{directory}/{name}")

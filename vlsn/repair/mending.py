@@ -1,18 +1,19 @@
-"""Mends damaged blocks in place: finds the damage, and fills it with blocks from peers.
+"""Mends damaged blocks in place: finds the damaged bytes, and replaces them with blocks from other members.
 
-    1  the damage is a run of bytes between two whole frames (or up to where the log ends):      [start, end)
-    2  peers' blocks that follow on what lies before, framed as they were, must fill it exactly; what can still be
-       read of the old frame or block header must agree with them
+    1  the damage is a run of bytes between two undamaged frames (or up to the log's end):       [start, end)
+    2  peers' blocks that follow the block before the damage, in frames as they were, must fill the damage exactly; what
+       can still be read of the old frame or block header must agree with these blocks
     3  the segment is replaced by a copy with those frames in place                        (``mended_copy``)
 
-Only what peers can provide is mended, which is blocks. A checkpoint's record is mended, too, since nothing depends on
-it. A rollback's record, a header page and an abandoned block exist only on one node. A log that has lost one of them is
-restored whole.
+Peers can provide only blocks, so only blocks are mended. A checkpoint's record is mended, too, since nothing depends on
+that record. A rollback's record, a segment's header page and a block abandoned by a rollback exist only on one node. A
+log that has lost such a record, header page or abandoned block is restored as a whole.
 
-A page that the disk cannot read counts as rotten bytes. Reads continue past it (``bad_sectors``), and the copy is
-written elsewhere. In a log that cannot be opened, such a page stays as it is, since its content is not known.
+A place that the disk cannot read is treated like rotten bytes. Reads continue past an unreadable place
+(``bad_sectors``), and the mended copy is written elsewhere on the disk. In a log that cannot be opened, an unreadable
+place stays as it is, since its content is not known.
 
-The segment is held in memory from the damage on. The calls block, and nothing writes to the segment meanwhile.
+The segment is in memory from the damage on. The functions block, and nothing may write to the segment meanwhile.
 """
 
 from __future__ import annotations
@@ -46,40 +47,42 @@ _RECORD_OF = {
     FRAME_BYTES + CheckpointStart.LAYOUT.size: FrameKind.CHECKPOINT_START,
     FRAME_BYTES + CheckpointEnd.LAYOUT.size: FrameKind.CHECKPOINT_END,
 }
-"""The kinds of local records by the sizes of their frames. No block and no rollback's record has such a size."""
+"""The kinds of local records by the sizes of their frames. No block and no rollback's record has the size of a
+checkpoint's record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wound:
-    """The bytes ``start`` to ``end`` (exclusive) of segment ``number`` that are not whole frames."""
+    """Damage: the bytes ``start`` to ``end`` (exclusive) of segment ``number`` that are not valid frames."""
 
     number: int
     start: int
     end: int
     salt: int
     prev: int
-    """The distance back to the previous frame, or 0 if the wound is at the beginning of the segment."""
+    """The distance back to the previous frame, or 0 if the damage is at the beginning of the segment."""
     synced: int
-    """The end up to which, by the previous frame, the segment was synced. The frames after the wound state at least as
-    much."""
+    """The end up to which the segment was synced, as the frame before the damage states it. The frames after the damage
+    state at least this end."""
     first: Vlsn
-    """The VLSN with which a block at the wound's start would begin."""
+    """The first VLSN that a block at the start of the damage would have."""
     following: Vlsn
-    """The first VLSN with which the log continues after the wound, at the next visible block or rollback in any
-    segment, or 0 if there is none."""
+    """The first VLSN after the damage: that of the next visible block or rollback, in any segment. 0 if there is
+    none."""
     follows_on: bool
-    """True if nothing is damaged between the wound and that block, so that the filling ends just before the block."""
+    """True if nothing else is damaged between this damage and the next visible block, so that the filling must end just
+    before the next visible block."""
     term_before: int
-    """The term of the visible block before the wound. ``term_behind`` is that of the block after it. 0 if there is no
-    such block: in this segment, or, for a log that is closed, in any."""
+    """The term of the visible block before the damage. ``term_behind`` is the term of the visible block after the
+    damage. 0 if there is no such block: in this segment or, for a log that is closed, in any segment."""
     term_behind: int
     old: FrameHeader | None
     """The header of the frame that began at ``start``, if it can still be read."""
     data: bytes
     around: bool
-    """True if bytes that the disk cannot read count as rot, in this wound and elsewhere in the segment."""
+    """True if bytes that the disk cannot read are treated as rot, in this damage and elsewhere in the segment."""
     log_end: int
-    """The end of the segment's log. All bytes after it are dead."""
+    """The offset at which the log in this segment ends. All bytes after the log's end are unused."""
 
     @property
     def bytes(self) -> int:
@@ -91,15 +94,15 @@ class Wound:
 
 
 def check_window(disk: Disk, directory: str, number: int, at: int, end: int, size: int = WINDOW_BYTES_MAX) -> int:
-    """Checks about ``size`` bytes of frames from the frame at ``at`` on, never past ``end``. Returns the place to
-    continue from. Raises ``Damaged``, with the place."""
+    """Checks about ``size`` bytes of frames, from the frame at ``at`` on and never past ``end``. Returns the offset at
+    which to continue. Raises ``Damaged``, which names the place."""
     with closing(SegmentFile(disk, directory, number, around=True)) as segment:
         buf, found = segment.window(at, end, size)
         bad = scan.check_crcs(buf, at, found)
         if bad is None and len(found) and (found.reason in (Stop.END, Stop.SHORT) and found.end <= end):
             return found.end
         place = int(found.offsets[bad]) if bad is not None else found.end
-        raise Damaged(f"{segment.name} at {place}: no whole, right frame", file=segment.name, offset=place)
+        raise Damaged(f"{segment.name} at {place}: no valid frame", file=segment.name, offset=place)
 
 
 def drop_from_cache(disk: Disk, directory: str, number: int) -> None:
@@ -112,9 +115,9 @@ def drop_from_cache(disk: Disk, directory: str, number: int) -> None:
 def find_wound(
     disk: Disk, directory: str, number: int, end: int, *, around: bool = True, filled: Sequence[Filling] = ()
 ) -> Wound | None:
-    """Finds the first damage, except the ``filled`` damage, in a segment whose log ends at ``end``. Returns None if
-    every frame is whole. With ``around``, a page that the disk cannot read is damage. Otherwise it raises ``OSError``.
-    Raises ``Damaged`` if the header page is not valid."""
+    """Finds the first damage in a segment whose log ends at ``end``, leaving out the ``filled`` damage. Returns None if
+    every frame is valid. With ``around``, a place that the disk cannot read is damage; without ``around``, such a place
+    raises ``OSError``. Raises ``Damaged`` if the header page is not valid."""
     with closing(_Filled(disk, directory, number, around, filled)) as segment:
         at, last = FIRST_FRAME, _Last(Vlsn(segment.header.prev_last_vlsn + 1))
         while at < end:
@@ -132,9 +135,9 @@ def find_wound(
 def place_between(
     disk: Disk, directory: str, number: int, start: int, stop: int, end: int, *, filled: Sequence[Filling] = ()
 ) -> Wound:
-    """Returns bytes ``start`` to ``stop`` (exclusive) of a segment whose log ends at ``end`` as a wound, whatever they
-    contain. Other frames are to replace the frames there. All damage before ``start`` is in ``filled``. Raises
-    ``Damaged`` if some is not, or if the header page is not valid."""
+    """Returns bytes ``start`` to ``stop`` (exclusive) of a segment whose log ends at ``end`` as a wound, whatever the
+    bytes contain, so that other frames can replace the frames there. ``filled`` must have all damage before ``start``.
+    Raises ``Damaged`` if ``filled`` misses some damage, or if the header page is not valid."""
     with closing(_Filled(disk, directory, number, True, filled)) as segment:
         at, last = FIRST_FRAME, _Last(Vlsn(segment.header.prev_last_vlsn + 1))
         while at < start:
@@ -148,7 +151,7 @@ def place_between(
 
 
 class _Filled(SegmentFile):
-    """A segment as it will be after some of its damage is filled."""
+    """A view of a segment in which some of its damage is already filled."""
 
     def __init__(self, disk: Disk, directory: str, number: int, around: bool, filled: Sequence[Filling]) -> None:
         super().__init__(disk, directory, number, around=around)
@@ -165,7 +168,7 @@ class _Filled(SegmentFile):
 
 @dataclass(slots=True)
 class _Last:
-    """The last visible frame and block before a place."""
+    """The last visible frame and the last visible block before a place in a segment."""
 
     next_vlsn: Vlsn
     term: int = 0
@@ -185,8 +188,9 @@ class _Last:
         self._note_rollback(buf, base, found)
 
     def _note_rollback(self, buf: bytes, base: int, found: Walk) -> None:
-        """Takes account of a rollback record. The blocks that the rollback abandoned may be in earlier segments, whose
-        last VLSN this segment's header states."""
+        """Applies a rollback record to the known last block. The blocks that the rollback abandoned may be in earlier
+        segments. If the abandoned blocks are in earlier segments, the header of this segment states the last VLSN of
+        those segments."""
         starts = found.offsets[found.headers["kind"] == FrameKind.ROLLBACK_START]
         blocks = found.offsets[_visible(found)]
         if not len(starts) or (len(blocks) and blocks[-1] > starts[-1]):
@@ -195,7 +199,7 @@ class _Last:
         try:
             record = RollbackStart.decode(buf[at : at + RollbackStart.LAYOUT.size])
         except BadBody:
-            return  # not a valid record; the verification of its segment reports it
+            return  # an invalid record is reported by the verification of its segment
         if self.next_vlsn != record.matchpoint + 1:
             self.next_vlsn, self.term = Vlsn(record.matchpoint + 1), 0
 
@@ -206,8 +210,8 @@ def _visible(found: Walk) -> npt.NDArray[np.bool_]:
 
 
 def _next_of(buf: bytes, base: int, found: Walk) -> tuple[Vlsn, int] | None:
-    """Returns the first VLSN and the term of the first visible block of ``found``. If a rollback comes before it, the
-    log continues after the rollback's matchpoint, with an unknown term (0)."""
+    """Returns the first VLSN and the term of the first visible block in ``found``. If a rollback comes before that
+    block, the log continues after the rollback's matchpoint, with an unknown term (0)."""
     for index in np.flatnonzero(_visible(found) | (found.headers["kind"] == FrameKind.ROLLBACK_START)).tolist():
         if found.headers["kind"][index] == FrameKind.BLOCK:
             head = scan.block_headers(buf, base, found.offsets[index : index + 1])[0]
@@ -216,13 +220,13 @@ def _next_of(buf: bytes, base: int, found: Walk) -> tuple[Vlsn, int] | None:
         try:
             return Vlsn(RollbackStart.decode(buf[at : at + RollbackStart.LAYOUT.size]).matchpoint + 1), 0
         except BadBody:
-            continue  # not a valid record; the verification of its segment reports it
+            continue  # an invalid record is reported by the verification of its segment
     return None
 
 
 def _followed(disk: Disk, directory: str, wound: Wound) -> Wound:
-    """Adds the VLSN with which the log continues in later segments, if it does not continue in this one.
-    Lost blocks from that VLSN on were abandoned by a rollback, so they are not put back."""
+    """Adds the VLSN with which the log continues in later segments, if the log does not continue in the wound's own
+    segment. Lost blocks from the added VLSN on were abandoned by a rollback, so they are not written again."""
     if wound.following:
         return wound
     for info in survey(disk, directory, around=wound.around):
@@ -236,7 +240,7 @@ def _followed(disk: Disk, directory: str, wound: Wound) -> Wound:
 
 
 def _wound(segment: SegmentFile, start: int, end: int, last: _Last, around: bool, stop: int = 0) -> Wound:
-    """Returns the wound from ``start`` on, up to the next whole frame, or up to ``stop`` if that is known."""
+    """Returns the damage from ``start`` on, up to the next valid frame, or up to ``stop`` if ``stop`` is set."""
     salt = segment.header.salt
     rest = segment.read(start, end - start)
     after = scan.find_frame_after(rest, start, max(stop, start + 8), salt)
@@ -268,11 +272,12 @@ def _wound(segment: SegmentFile, start: int, end: int, last: _Last, around: bool
 
 
 class Filling:
-    """The frames that fill a wound. They are made from peers' blocks, one after the other."""
+    """The frames that replace the damaged bytes. The frames are made from peers' blocks, added one after the other."""
 
     def __init__(self, wound: Wound, *, term_max: int, believed: bool = True) -> None:
-        """Begins to fill a wound. A block of a later term than ``term_max``, the stored term, is refused, since it was
-        never written here. With ``believed``, the readable part of the old block must agree with the new one."""
+        """Begins to fill ``wound``. A block of a later term than ``term_max`` (the term in the node file) is refused,
+        since this node never wrote such a block. With ``believed``, the readable part of the old block must agree with
+        the new block."""
         self.wound = wound
         self._believed = believed
         self._term_max = term_max
@@ -288,11 +293,12 @@ class Filling:
 
     @property
     def data(self) -> bytes:
-        """The bytes that replace the damage, once all of it is filled."""
+        """The bytes that replace the damaged bytes, once enough blocks were added."""
         return b"".join(self.frames)
 
     def lay(self, piece: bytearray, base: int) -> None:
-        """Copies ``data`` into ``piece``, which begins at ``base`` of the segment, as far as they overlap."""
+        """Copies the part of ``data`` that overlaps ``piece`` into ``piece``. ``piece`` begins at offset ``base`` of
+        the segment."""
         start = self.wound.start
         low, high = max(base, start), min(base + len(piece), self.wound.end)
         if low < high:
@@ -300,16 +306,16 @@ class Filling:
 
     @property
     def term(self) -> int:
-        """The term of the next block, taken from the remains of the old block or from its neighbours; 0: not known.
-        Terms never fall along a log, so between two blocks of one term each block is of that term."""
+        """The term of the next block to add, taken from the remains of the old block or from its neighbours. 0 if the
+        term is not known. Terms never fall along a log, so between two blocks of one term each block has that term."""
         old = self._old
         if old is not None:
             return old.term
         return self._term_before if self._term_before == self.wound.term_behind else 0
 
     def add(self, block: bytes) -> None:
-        """Adds and verifies a peer's block whose first VLSN is ``next_vlsn``. Raises ``BadBody`` if the block does not
-        fit there, and ``IntegrityFault`` if the remains of the old block contradict it."""
+        """Verifies and adds a peer's block whose first VLSN is ``next_vlsn``. Raises ``BadBody`` if the block does not
+        fit the damage. Raises ``IntegrityFault`` if the remains of the old block contradict the new block."""
         wound = self.wound
         header = block_format.decode(block)
         if header.first_vlsn != self.next_vlsn or len(block) != header.size:
@@ -325,18 +331,19 @@ class Filling:
         if self._at + size > wound.end or (wound.following and header.last_vlsn >= wound.following):
             raise BadBody(
                 f"block {header.name} takes {size} bytes, the damage in {wound.name} {wound.end - self._at}: "
-                "more than blocks was lost there"
+                "more than blocks was lost"
             )
         self._check_old(block)
         if wound.follows_on and self._at + size == wound.end and header.last_vlsn + 1 != wound.following:
-            raise BadBody(f"what fills the damage in {wound.name} ends before VLSN {wound.following}")
+            raise BadBody(f"the blocks for the damage in {wound.name} end before VLSN {wound.following}")
         self._place(FrameKind.BLOCK, block)
         self._term_before = header.term
         self.next_vlsn = Vlsn(header.last_vlsn + 1)
 
     def add_record(self) -> bool:
-        """Adds a record if only a checkpoint's record can have been there, and says whether it has added one. The
-        record states no more than is known. Only the opening of a log reads such records, and it does not need them."""
+        """Adds a checkpoint's record, if no other frame can have been in this place. Returns whether a record was
+        added. The record states no more than is known. Only the opening of a log reads records of checkpoints, and it
+        does not need them."""
         wound, left = self.wound, self.wound.end - self._at
         old = wound.old if self._at == wound.start else None
         if old is not None and old.size <= left and _RECORD_OF.get(old.size) == old.kind:
@@ -367,7 +374,7 @@ class Filling:
 
     @property
     def _old(self) -> BlockHeader | None:
-        """The header of the block that was here, if it is still valid by its own checksum."""
+        """The header of the block that was here before the damage, if that header's own checksum is still right."""
         try:
             return block_format.decode_header(self.wound.data, self._at - self.wound.start + FRAME_BYTES)
         except BadBody:
@@ -387,10 +394,10 @@ class Filling:
 
 
 def find_wound_of_closed(disk: Disk, stores: Stores, directory: str, number: int) -> tuple[Wound | None, int]:
-    """Returns the first damage of segment ``number``, in a log that cannot be opened because of it, and the log's
-    stored term. In the last segment, only the part that ``state`` and the frames state to be synced is searched. Raises
-    ``Damaged`` if a header page or the node file is damaged. Also raises it if the last segment was cut short, since
-    its log's end is then unknown."""
+    """Returns the first damage of segment ``number`` in a log that cannot be opened, and the log's stored term. The
+    last segment is searched only up to the end that ``state`` and the frames state to be synced. Raises ``Damaged`` if
+    a header page or the node file is damaged. Also raises ``Damaged`` if the file of the last segment was cut short,
+    since the end of its log is then unknown."""
     stated = read_stated(stores, directory)
     segments = survey(disk, directory)
     term = node_file.read(disk, f"{directory}/{NODE_FILE_NAME}").term
@@ -405,7 +412,7 @@ def find_wound_of_closed(disk: Disk, stores: Stores, directory: str, number: int
 
 
 def _between(disk: Disk, directory: str, segments: Sequence[SegmentInfo], wound: Wound) -> Wound:
-    """Adds to the wound the terms of the visible blocks before and after it, in whichever segments they are."""
+    """Adds the terms of the visible blocks before and after the wound, whichever segments have these blocks."""
     active = [segment for segment in segments if segment.active]
     before = [segment for segment in active if segment.number < wound.number]
     behind = [segment for segment in active if segment.number > wound.number]

@@ -1,19 +1,20 @@
-"""Replaces blocks of a stopped log, at an operator's request, with the blocks that a majority of the copies has.
+"""Replaces blocks of a stopped log with the blocks that a majority of the copies has. An operator requests this repair.
 
-    1  each place is filled in memory by whole blocks of the others', framed as they were; what does not fit exactly is
-       refused, and nothing was written
-    2  where whole blocks go that differed, the index is set aside: the next open builds it anew
-    3  segment by segment: the old bytes aside, a copy with the blocks in place renamed over it      (``mended_copy``)
+    1  each place is filled in memory with the other copies' blocks, in frames as before; if the blocks do not fit
+       exactly, the repair is refused, and nothing was written
+    2  if undamaged blocks are replaced by different ones, the index is set aside: the next open builds it anew
+    3  for each segment: old bytes kept in a file, a copy with the new blocks renamed over it        (``mended_copy``)
                                                                                      ◄ commit point of each segment
 
-If the repair is stopped before a rename, that segment is unchanged. The segments renamed before are repaired, and a
-second audit shows which remain. Whenever index and segment do not match, the index has been set aside.
+If the repair is stopped before a rename, that segment is unchanged. The segments renamed before the stop are repaired,
+and a second audit shows the segments that remain. If an index and a segment do not match at any moment, the index was
+set aside before.
 
-Some blocks have entries that are summed up outside of the log (producers, transactions, members, terms). Such a block
-is not replaced by a different one, since ``state`` would keep the sums of the old block. A node with such a block is
-restored.
+From some blocks, ``state`` holds derived tables (producers, transactions, members, terms). A block with entries in
+these tables is never replaced by a different one, since ``state`` would keep the values derived from the old block.
+Instead, the node must be restored.
 
-The caller holds the directory's lock. The calls block.
+The caller must hold the directory's lock. The functions block.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from vlsn.segments.restore_marker import check_no_restore
 from vlsn.state import node_file
 
 REPLACEMENTS_MAX = 1_024
-"""The most places that one repair replaces. For each place, the old bytes are kept in a file."""
+"""The most places that one repair replaces. The old bytes of each place are kept in a file."""
 REPLACED_BYTES_MAX = 256 << 20
 """The most bytes of blocks that one repair writes and holds in memory."""
 _SUMMED_UP = BlockFlag.PRODUCERS | BlockFlag.TXNS | BlockFlag.KINDS
@@ -45,8 +46,8 @@ _SUMMED_UP = BlockFlag.PRODUCERS | BlockFlag.TXNS | BlockFlag.KINDS
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """The ``blocks`` to write in bytes ``start`` to ``end`` (exclusive) of segment ``number``, whose log ends at
-    ``log_end``."""
+    """One replacement: ``blocks`` are written in bytes ``start`` to ``end`` (exclusive) of segment ``number``. The log
+    in segment ``number`` ends at offset ``log_end``."""
 
     number: int
     start: int
@@ -54,7 +55,7 @@ class Replacement:
     log_end: int
     blocks: tuple[bytes, ...]
     gone: tuple[BlockHeader, ...] = ()
-    """The whole blocks that are replaced; empty if all the bytes are damaged."""
+    """The headers of the undamaged blocks that are replaced; empty if all the old bytes are damaged."""
 
     @property
     def file(self) -> str:
@@ -66,8 +67,8 @@ class Replacement:
 
 
 def replace_blocks(disk: Disk, stores: Stores, directory: str, replacements: Sequence[Replacement]) -> list[str]:
-    """Makes the replacements that ``filled`` checks; durable on return. Returns the names of the files that keep the
-    old bytes. Raises as ``filled`` does, ``NoSpace``, and ``OSError``."""
+    """Makes the replacements, after ``filled`` has checked them. The replacements are durable on return. Returns the
+    names of the files that keep the old bytes. Raises the errors of ``filled``, ``NoSpace`` and ``OSError``."""
     segments = filled(disk, directory, replacements)
     if any(each.gone for each in replacements):
         stores.set_aside(f"{directory}/{INDEX_NAME}")
@@ -78,8 +79,8 @@ def replace_blocks(disk: Disk, stores: Stores, directory: str, replacements: Seq
 
 
 def filled(disk: Disk, directory: str, replacements: Sequence[Replacement]) -> list[list[Filling]]:
-    """Fills each place in memory. Returns a list for each segment. Raises ``BadArgument`` if the blocks do not fit or
-    must not be put there, and ``Restoring``."""
+    """Fills each place in memory with its new blocks. Returns the fillings of each segment. Raises ``BadArgument`` if
+    the blocks do not fit a place or must not be written there. Raises ``Restoring`` during a network restore."""
     check_no_restore(disk, directory)
     if len(replacements) > REPLACEMENTS_MAX or sum(each.bytes for each in replacements) > REPLACED_BYTES_MAX:
         raise BadArgument(
@@ -120,12 +121,12 @@ def _filled(disk: Disk, directory: str, each: Replacement, before: Sequence[Fill
 
 
 def _place(each: Replacement, vlsn: int) -> str:
-    """Formats the place of a replacement that begins with ``vlsn``."""
+    """Formats the place of a replacement, whose first VLSN is ``vlsn``."""
     return f"{each.file} offset {each.start} (VLSN {vlsn})"
 
 
 def is_summed_up(header: BlockHeader) -> bool:
-    """Says whether the block has entries that are summed up outside of the log."""
+    """Returns whether the block has entries from which ``state`` holds derived tables."""
     return bool(header.flags & _SUMMED_UP) or header.kind != EntryKind.DATA
 
 

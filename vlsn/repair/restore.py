@@ -1,17 +1,17 @@
-"""A network restore in its directory: the steps that make the old log invalid, and the step that makes the new log
+"""The steps of a network restore on the disk: those that make the old log invalid, and the step that makes the new log
 valid.
 
-    1  the vote floor is written, synced: what this node acknowledged may be nowhere on it for a while
-    2  ``restore.marker`` says in which segment the restored log begins, synced       ◄ the old log is none any more
+    1  the vote floor is written, synced: for a while this node may not have what it acknowledged
+    2  ``restore.marker`` says in which segment the restored log begins, synced       ◄ the old log is invalid
     3  ``index`` is emptied, ``state`` begins anew: one transaction each
     4  the log is opened ``restoring``: older segments are removed, as after a cleaning; blocks come in as on any
        replica, under this node's own frames, checkpoints too
-    5  all of it is there: a clean stop, then the provider's state record goes into ``state``, one transaction
+    5  once all blocks are there: a clean stop, then the provider's state record is stored in ``state``, one transaction
     6  the marker is removed, the directory synced                                    ◄ commit point
 
-If the restore is stopped between steps 2 and 6, only the restore itself can open the directory (others get
-``Restoring``). It continues after the last synced block, or begins again if the marker and ``state`` do not agree. The
-marker is never seen half written. A marker that has rotted still keeps the log from being opened.
+If the restore is stopped between steps 2 and 6, only a restore can open the directory; any other opening raises
+``Restoring``. The restore continues after the last synced block, or begins again if the marker and ``state`` do not
+agree. The marker file is never seen half written. A marker file that has rotted still keeps the log from being opened.
 """
 
 from __future__ import annotations
@@ -43,26 +43,28 @@ from vlsn.state.state_store import OWN_FIELDS, StateRecord, StateStore
 INDEX_NAME = "index"
 OLD_SUFFIX = ".old"
 OLD_SEGMENTS_MAX = 4
-"""The most segments of a damaged log that are kept aside when a restore replaces it. The newest are kept."""
+"""The most segments of a damaged log that are kept in a folder when a restore replaces the log. The newest segments are
+kept."""
 
 
 class End(NamedTuple):
-    """The last entry that a node may have acknowledged in a log that it gives up. Another log may replace it only if
-    that log is known durable up to ``vlsn`` in ``term`` or a later term, or in a term later than ``newest``."""
+    """The last entry that a node may have acknowledged in a log that it gives up. Another log may replace the given-up
+    log only if it is known to be durable up to ``vlsn`` in ``term`` or a later term, or in a term later than
+    ``newest``."""
 
     term: int = 0
     vlsn: int = 0
     newest: int = NUMBER_MAX
     """The highest term in which the node can have acknowledged an entry. The master of a later term has every entry
-    that was ever durable, wherever this log ended."""
+    that was ever durable, wherever the log of this node ended."""
 
 
 NULL_END: Final = End()
 
 
 class Restart:
-    """Begins and finishes the restores of one directory. The calls block, on the keeper's thread. No log is open in the
-    directory meanwhile."""
+    """Begins and finishes the restores of one directory. The methods block, and run on the keeper's thread (the
+    background thread). No log may be open in the directory meanwhile."""
 
     def __init__(
         self,
@@ -82,9 +84,10 @@ class Restart:
         self.notes: list[str] = []
 
     def begin(self, after: Vlsn, why: str, *, end: tuple[int, int] | None, keep: bool = False) -> Marker:
-        """Does steps 1 to 3 for a log that will begin after ``after``; durable on return. ``end`` is the (term, VLSN)
-        of the last block of the old log, or None if that log could not be opened. In the latter case, or with ``keep``,
-        its newest segments are kept aside, up to ``OLD_SEGMENTS_MAX``. Raises ``WrongDirectory`` or ``LogInUse``."""
+        """Does steps 1 to 3 for a log that will begin after VLSN ``after``. Steps 1 to 3 are durable on return. ``end``
+        is the (term, VLSN) of the last block of the old log, or None if the old log could not be opened. If ``end`` is
+        None, or with ``keep``, the newest segments of the old log are kept aside, up to ``OLD_SEGMENTS_MAX``. Raises
+        ``WrongDirectory`` or ``LogInUse``."""
         make_directory(self._disk, self._directory)
         lock = self._disk.lock(f"{self._directory}/{LOCK_NAME}")
         try:
@@ -103,9 +106,10 @@ class Restart:
         return marker
 
     def end(self) -> End | None:
-        """Returns the end shown by the files in the directory, whether or not the log can be opened. Returns None
-        without a readable node file. The VLSN is never below the vote floor. The term is that of the furthest readable
-        block, or 0 if there is none, since the stored term may have had no master."""
+        """Returns the last entry that this node may have acknowledged, as the files in the directory show it, whether
+        or not the log can be opened. Returns None without a readable node file. The VLSN is never below the vote floor.
+        The term is that of the furthest readable block, or 0 if there is no such block, since the stored term may have
+        had no master."""
         try:
             record = node_file.read(self._disk, f"{self._directory}/{NODE_FILE_NAME}")
         except (FileNotFoundError, Damaged):
@@ -118,7 +122,7 @@ class Restart:
         return End(furthest.block[0] if furthest.block is not None else 0, vlsn, newest)
 
     def _look(self, stored_term: int) -> tuple[_Furthest, OpenState]:
-        """Returns how far the segments reach, and the content of ``state``, which is closed again."""
+        """Returns how far the segments reach, and the content of the ``state`` store, which is closed again."""
         return _furthest(self._disk, self._directory, stored_term), self._closed_state()
 
     def _closed_state(self) -> OpenState:
@@ -127,7 +131,7 @@ class Restart:
         return state
 
     def begun(self) -> Marker | None:
-        """Returns the marker of a restore that can continue where it was stopped, or None if there is none."""
+        """Returns the marker of an interrupted restore that can continue, or None if there is no such restore."""
         try:
             marker = read_marker(self._disk, self._directory)
         except Damaged as error:
@@ -135,7 +139,7 @@ class Restart:
             return None
         if marker is None:
             return None
-        # The record is as ``begin`` wrote it, or a later checkpoint's; both contain the first segment of the log.
+        # The record was written by ``begin`` or by a later checkpoint; both write the first segment of the log.
         record = self._closed_state().record
         if record is None or record.first_segment < marker.first_segment or record.vlsn < marker.after:
             self.notes.append("the restore had not begun, or its state record is lost: it begins again")
@@ -143,8 +147,8 @@ class Restart:
         return marker
 
     def finish(self, record: StateRecord) -> None:
-        """Does steps 5 and 6 after the log is closed. ``record`` is the state record of its entries. Durable on
-        return."""
+        """Does steps 5 and 6 after the log is closed. ``record`` is the provider's state record for the restored
+        entries. Steps 5 and 6 are durable on return."""
         lock = self._disk.lock(f"{self._directory}/{LOCK_NAME}")
         try:
             with closing(self._open_state()) as state:
@@ -160,7 +164,7 @@ class Restart:
     # The single steps.
 
     def _write_floor(self, end: tuple[int, int] | None) -> None:
-        """Writes the vote floor: ``end``, or if the log cannot be opened the highest end that can be read."""
+        """Writes the vote floor: ``end``, or the highest end that can be read if the log cannot be opened."""
         with closing(self._open_node_file()) as node_file:
             record = node_file.record
             floor = end or max(_ends(*self._look(record.term), record.term), default=None)
@@ -184,7 +188,7 @@ class Restart:
         return node_file
 
     def _next_number(self) -> int:
-        """Returns the next segment number. No number is used twice, not even that of a removed segment."""
+        """Returns the next segment number. No number is used twice, even if its segment was removed."""
         numbers = [number for number, _ in segment_numbers(self._disk, self._directory)]
         try:
             marker = read_marker(self._disk, self._directory)
@@ -239,20 +243,20 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class _Furthest:
-    """How far the segments that can belong to this log reach."""
+    """How far the segments reach that can belong to this log."""
 
     block: tuple[int, int] | None
-    """The term and last VLSN of the furthest block, or None if there is no log at all."""
+    """The term and last VLSN of the furthest block; None if there is no block at all."""
     whole: bool
     """True if everything in the segments can be read."""
     reach: Lsn
-    """The end of the last whole frame if everything after the furthest block can be read, or else 0."""
+    """The end of the last valid frame if everything after the furthest block can be read, otherwise 0."""
 
 
 def _ends(furthest: _Furthest, state: OpenState, stored_term: int) -> list[tuple[int, int]]:
-    """Lists the (term, VLSN) of every end that the files state. These are the end of the furthest block, the idle end
-    and the checkpoint. If something cannot be read, the VLSN after the furthest block, in the stored term, is listed
-    instead of that block's end."""
+    """Lists the (term, VLSN) of every end that the files state: the end of the furthest block, the idle end and the
+    checkpoint. If something cannot be read, the list has the VLSN after the furthest block, in the stored term, in
+    place of the furthest block's end."""
     ends = [furthest.block] if furthest.block is not None else []
     if not furthest.whole:
         ends.append((stored_term, (furthest.block[1] if furthest.block is not None else 0) + 1))
@@ -290,11 +294,11 @@ class _Names(NamedTuple):
     names: list[tuple[int, int]]
     """The term and last VLSN of each block."""
     end: int
-    """The end of the last whole frame."""
+    """The end of the last valid frame."""
     gaps: bool
     """True if something in the segment cannot be read."""
     gap_behind: bool
-    """True if something after the last of these blocks cannot be read."""
+    """True if something after the last readable block cannot be read."""
 
 
 def _names(data: bytes, salt: int, stored_term: int) -> _Names:

@@ -6,11 +6,11 @@
     record   any member → any member   I have lost my state: what do entries up to a VLSN in this span add up to?
     give-up  asked → every voter       a person asks me to give my copy of the log up: is yours whole?
 
-Every request names the group, the requesting node with its incarnation, and the node that is asked. Each request is
+Every request names the group, the requesting node with its incarnation, and the receiving node. Each request is
 answered with an ``Offer``. The offer for an ``open`` contains the session, the state record as of the durable end, and
-the segments from ``at`` on. The session's durable end is fixed when the session is opened, and the restoring node keeps
-nothing past that end. The offer for a ``record`` contains only the state record. Its durable end is the VLSN that the
-record is as of.
+the segments from ``at`` on. The durable end of a session is fixed when the session is opened, and the restoring node
+keeps nothing past that end. The offer for a ``record`` contains only the state record; the durable end in that offer is
+the VLSN of the record.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Purpose = Literal["look", "open", "close", "record", "give-up"]
 
 class RestoreAsk(msgspec.Struct, frozen=True, kw_only=True):
     """A request. ``from_vlsn`` is the first VLSN wanted, or 0 for the first VLSN of the log. ``session`` is the session
-    to close. A ``record`` request asks for a record as of a VLSN from ``from_vlsn`` to ``upto``."""
+    to close. A ``record`` request wants a state record of any VLSN from ``from_vlsn`` to ``upto``."""
 
     group: Name
     sender: Name
@@ -49,7 +49,7 @@ class RestoreAsk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OfferedSegment(msgspec.Struct, frozen=True, array_like=True):
-    """A segment on offer. ``end`` is the offset up to which it is synced."""
+    """A segment in an offer. ``end`` is the offset up to which the segment is synced."""
 
     number: Number
     end: Number
@@ -57,7 +57,8 @@ class OfferedSegment(msgspec.Struct, frozen=True, array_like=True):
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a request. ``restores`` counts the restores under way at this node, and ``feeders`` the feeders
-    that it serves. With ``full``, it accepts no more restores now. ``generation`` changes with every rollback."""
+    that it serves. With ``full``, this node accepts no more restores now. ``generation`` is a number of the log that
+    changes with every rollback."""
 
     group: Name
     name: Name
@@ -70,19 +71,19 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     feeders: Number = 0
     full: bool = False
     lacks_group: bool = False
-    """True if the node has lost the GROUP entry that is in force, so that a log restored from it would lack the entry,
-    too."""
+    """True if the node has lost the GROUP entry that is in force, so that a log restored from this node would miss the
+    entry, too."""
     lacks_producers: Number = 0
-    """The VLSN up to which the node has lost what entries added up to (``History.lacks_to``)."""
+    """The VLSN up to which the node's tables miss entries (``History.lacks_to``)."""
     generation: Number = 0
     level: Level = 1
     """The level of the provider's log. A node with an older binary must restore from another member."""
     session: str = ""
     record: StateRecord | None = None
     at: Number = 0
-    """The LSN of a frame at or before the first VLSN wanted; 0 if the log has nothing more."""
+    """The LSN of a frame at or before the first VLSN wanted; 0 if the log has no more blocks."""
     segments: list[OfferedSegment] = []
-    """The segments of an ``open``, from ``at`` on, ascending."""
+    """The segments in the answer to an ``open``, from ``at`` on, ascending."""
 
 
 def read_ask(body: object) -> RestoreAsk:

@@ -1,1 +1,1 @@
-"""The segments of a directory: their files, their contents, and how they are read."""
+"""The segment files of a directory: which of them are the log, what is in them, and how they are read."""

@@ -1,22 +1,22 @@
-"""Background work: jobs that no promise of the log depends on, so their failures never end the log.
+"""Background work: jobs on which no promise to a client depends. A failing background job never makes the log fail.
 
-    standby    the next segment, made and zeroed ahead
-    sidecar    what can be derived from a sealed segment
-    space      how much the file system has free
-    removal    the files of segments that were cleaned away
-    hole       what lies behind a sealed segment's end, given back
-    mapping    what rotted in the index, read again from the segments
+    standby    makes the next segment before it is needed
+    sidecar    writes the file of offsets and checksum of a sealed segment
+    space      checks the free space of the file system
+    removal    removes the files of segments that were cleaned away
+    hole       frees the disk space after a sealed segment's end
+    mapping    reads rotten parts of the index again from the segments
 
-1. A failure is counted, reported by the next tick with its path and errno, and the job is tried again. After the first
-   failure in a row it is tried again at once, and after the n-th after ``RETRY_S_MIN`` · 2^(n-2), at most
-   ``RETRY_S_MAX``. Nothing waits for background work, unless its description says so.
-2. If many jobs fail at once, only ``WAITING_MAX`` of them are tried again. The oldest is given up, since the log can do
-   without it, or the next opening of the log does it.
-3. Writes and syncs of segments, of the node file and of the stores are not background work, since their failure ends
-   the log. An error in this program, as opposed to a failure of the system, also ends the log.
+1. A failure is counted, and the next tick reports it with path and errno. After the first failure in a row, the job is
+   tried again at once. After the n-th failure in a row, it is tried again after ``RETRY_S_MIN`` · 2^(n-2) seconds, at
+   most ``RETRY_S_MAX``. Nothing waits for background work, unless its description says so.
+2. If many jobs fail at once, only ``WAITING_MAX`` of them are tried again, and the oldest job is given up. The log
+   works without that job, or the next opening of the log does it.
+3. Writes and syncs of segments, of the node file and of the stores are not background work, since their failure makes
+   the log fail. An error in this program, as opposed to a failure of the system, also makes the log fail.
 
-All calls are made on the owner's thread. ``do`` and ``tick`` take the log latch themselves; the other methods are
-called under the latch.
+All calls are made on the owner's thread (``seams.Worker``). ``do`` and ``tick`` acquire the log's latch themselves.
+Methods other than ``do`` and ``tick`` are called under the latch.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ _TOLD_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A failing piece of work. ``failures`` counts the failures in a row, and is 0 if the work has just succeeded
+    """A background job that fails. ``failures`` is the number of failures in a row, or 0 if the job has just succeeded
     again."""
 
     work: str
     name: str
-    """The file that the work is about, if there is such work for several files."""
+    """The file that the job is about, if there are such jobs for several files."""
     why: str
-    """The error, with the file or the directory."""
+    """The error, which names the file or the directory."""
     errno: int
     failures: int
     since_s: float
-    """The time of the first failure in the row, by the monotonic clock."""
+    """The time of the first of the failures in a row, by the monotonic clock."""
     due_s: float
 
 
 class Background:
-    """The failures and retries of one log's background work."""
+    """The failures of one log's background jobs, and the jobs to try again."""
 
     def __init__(
         self,
@@ -66,9 +66,10 @@ class Background:
         ends: Callable[[str, BaseException], None],
     ) -> None:
         self.failures: Counter[str] = Counter()
-        """The failures since the log was opened, by kind of work."""
+        """The number of failures since the log was opened, by kind of job."""
         self.told: Callable[[Fault], None] = lambda _: None
-        """Called with every fault, and when failing work succeeds again. The log's owner sets it."""
+        """A function that is called with every fault, and when a failing job succeeds again. The log's owner sets
+        it."""
         self.keeper = keeper
         self.latch = latch
         self._clock = clock
@@ -80,7 +81,7 @@ class Background:
         self._closed = False
 
     def faults(self) -> list[Fault]:
-        """Lists the work that is failing now."""
+        """Lists the jobs that are failing now."""
         with self.latch:
             return list(self._faults.values())
 
@@ -88,7 +89,7 @@ class Background:
         return self._faults.get((work, name))
 
     def is_due(self, work: str, name: str = "") -> bool:
-        """Says whether work that its owner starts itself should be tried now."""
+        """Returns whether a job that its owner starts itself should be tried now."""
         fault = self._faults.get((work, name))
         return fault is None or fault.failures < 2 or self._clock.monotonic_s() >= fault.due_s
 
@@ -100,15 +101,15 @@ class Background:
         done: Callable[[T], None] = lambda _: None,
         failed: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
-        """Runs ``job`` on the keeper's thread until it succeeds, is forgotten, or is replaced by another job of the
-        same name. ``done`` gets the job's result. ``failed`` gets each error after the next try is scheduled, even if
-        the job was forgotten meanwhile."""
+        """Runs ``job`` on the keeper's thread (the log's background thread) until it succeeds, is forgotten, or is
+        replaced by another job of the same name. ``done`` gets the result of the job. ``failed`` gets each error after
+        the next try is scheduled, even if the job was forgotten meanwhile."""
 
         def attempt() -> None:
             self.keeper.submit(job, worked, broke)
 
         def is_current() -> bool:
-            """Says whether this job still has to be done: it is not forgotten and not replaced by another job."""
+            """Returns whether this job still has to be done: it is not forgotten and not replaced by another job."""
             return self._current.get((work, name)) is attempt
 
         def worked(result: T) -> None:
@@ -130,8 +131,8 @@ class Background:
     def fails(
         self, work: str, error: BaseException, again: Callable[[], None], name: str = "", *, path: str = ""
     ) -> None:
-        """Records one more failure. ``again`` is called when the next try is due. ``path`` is the path that failed, if
-        it is not ``name`` and the error does not contain it."""
+        """Records one more failure of a job. ``again`` is called when the next try is due. ``path`` is the path that
+        failed, if ``name`` is another path and ``error`` contains no path."""
         if not isinstance(error, OSError | MemoryError | Damaged):
             self._ends(f"{work} {name}: {error!r}", error)
             return
@@ -155,7 +156,7 @@ class Background:
             self._again[work, name] = again
 
     def works(self, work: str, name: str = "") -> None:
-        """Records that the work succeeded, so that the next failure is the first of a new row."""
+        """Records that a job has succeeded, so that the next failure is again the first in a row."""
         self._current.pop((work, name), None)
         self._again.pop((work, name), None)
         fault = self._faults.pop((work, name), None)
@@ -163,7 +164,7 @@ class Background:
             self._telling.append(replace(fault, failures=0))
 
     def forget(self, work: str, names: Iterable[str]) -> None:
-        """Forgets work that need not be done any more."""
+        """Forgets jobs that need not be done any more."""
         for name in names:
             for each in (self._current, self._again, self._faults):
                 each.pop((work, name), None)

@@ -1,9 +1,9 @@
-"""Bytes that the disk cannot read: a bad sector, below the end up to which the log was synced.
+"""Bytes that the disk cannot read (a bad sector), in a part of the log that was synced.
 
-In an open log such a page is treated like any other rot: a read continues past the page, and puts ``ROT`` in its place.
-So the checksum of the page's frame is wrong, and the damage is found, reported and mended like a flipped bit. ``ROT``
-is never zeros, since zeros end a log. Opening a log does not read this way, since it cannot know what the unreadable
-bytes are. No other ``OSError`` counts as damage.
+In an open log, 4 KiB that cannot be read are treated like rotten bytes: a read continues after them, and returns
+``ROT`` in their place. So the checksum of the frame there is wrong, and the damage is found, reported and mended like a
+flipped bit. ``ROT`` is never zeros, since zeros end a log. The opening of a log does not replace unreadable bytes by
+``ROT``, since their content is not known. No other ``OSError`` is treated as damage.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def is_unread(error: OSError) -> bool:
 
 
 def read_pages(file: File, at: int, into: memoryview, unread: list[tuple[int, int]]) -> int:
-    """Reads from ``at`` on into ``into``, page by page, and returns the number of bytes read. The places (start, end)
-    that the disk cannot read are added to ``unread``, and are zeros in ``into``. Adjoining places are merged."""
+    """Reads from ``at`` on into ``into``, 4 KiB at a time, and returns the number of bytes read. The places (start,
+    end) that the disk cannot read are added to ``unread``, and are zeros in ``into``. Adjoining places are merged."""
     begin, end = at, at + len(into)
     while at < end:
         stop = min(end, at - at % PAGE_BYTES + PAGE_BYTES)
@@ -45,12 +45,12 @@ def read_pages(file: File, at: int, into: memoryview, unread: list[tuple[int, in
 
 
 def read_around(file: File, at: int, size: int) -> bytes:
-    """Reads as ``File.read`` does, but puts ``ROT`` where the disk cannot read."""
+    """Reads like ``File.read``, but returns ``ROT`` in place of bytes that the disk cannot read."""
     return read_given(file, at, size)[0]
 
 
 def read_given(file: File, at: int, size: int) -> tuple[bytes, list[tuple[int, int]]]:
-    """Reads as ``read_around`` does, and also returns the places (start, end) that the disk cannot read."""
+    """Reads like ``read_around``. Also returns the places (start, end) that the disk cannot read."""
     data, unread = bytearray(size), list[tuple[int, int]]()
     with memoryview(data) as view:
         got = read_pages(file, at, view, unread)

@@ -1,7 +1,9 @@
-"""Bytes cut off a log and kept aside: ``00000003.cut-61440`` holds segment 3 from offset 61440 on.
+"""Files of bytes that an opening has cut off the log. ``00000003.cut-61440`` has the bytes of segment 3 from offset
+61440 on.
 
-The log never reads such a file again, except for its terms when the node file is lost. A person may look at the file,
-and remove it after comparing the copies of the log. Zeros at the end of the bytes are not kept.
+The log never reads a file of cut bytes again, except that the terms in the file are read if the node file is lost. A
+person may look at the file, and remove it after comparing the copies of the log. Zeros at the end of the bytes are not
+kept.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ def cut_name(number: int, offset: int) -> str:
 
 
 def parse_cut_name(name: str) -> tuple[int, int] | None:
-    """Returns the segment number and the offset in a name that ``cut_name`` has made, even with a number appended, or
-    None for any other name."""
+    """Returns the segment number and the offset in a name that ``cut_name`` has made, even if a number was appended to
+    the name. Returns None for a name that ``cut_name`` cannot have made."""
     found = _NAME.match(name)
     return (int(found[1]), int(found[2])) if found is not None else None
 
@@ -39,9 +41,9 @@ def cut_bytes(disk: Disk, directory: str) -> Iterator[tuple[str, bytes]]:
 
 
 def keep_cut(disk: Disk, directory: str, number: int, offset: int, data: bytes) -> str | None:
-    """Writes ``data`` to a file of its own, and returns the file's name. The file is durable on return, and never seen
-    half written. Returns None if the file exists already, since an earlier opening of the log was stopped after this
-    step."""
+    """Writes ``data`` to a file of its own, and returns the file's name. The file is durable on return, and never
+    seen half written. Returns None if the file exists already, because an earlier opening of the log was interrupted
+    later."""
     if is_kept(disk, directory, number, offset, data):
         return None
     path = free_name(disk, f"{directory}/{cut_name(number, offset)}")
@@ -57,7 +59,7 @@ def keep_cut(disk: Disk, directory: str, number: int, offset: int, data: bytes) 
 
 
 def is_kept(disk: Disk, directory: str, number: int, offset: int, data: bytes) -> bool:
-    """Says whether ``keep_cut`` has already kept exactly these bytes of that place."""
+    """Returns whether ``keep_cut`` has already kept exactly these bytes of segment ``number`` at ``offset``."""
     path = name = f"{directory}/{cut_name(number, offset)}"
     tried = 0
     while disk.exists(name):

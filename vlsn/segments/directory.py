@@ -1,10 +1,11 @@
-"""The segments of a directory, and which bytes of them are the log.
+"""The segment files of a directory, and which of their bytes are the log.
 
-The log in a segment ends where the header of the next segment says (``prev_number``, ``prev_end``). Frames after that
-offset are dead. Numbers rise but may be skipped, since the number of a standby that was never used is not used again.
+The header of each segment states where the log in the previous segment ends (``prev_number``, ``prev_end``). Frames of
+the previous segment after ``prev_end`` are dead. Segment numbers rise but may be skipped, since the number of a
+prepared segment that was never used is not used again.
 
     00000001.vlog  ACTIVE                                  live_end = 61440
-    00000002.vlog  PREPARED, no frames                     (a standby left by a crash: not in the log)
+    00000002.vlog  PREPARED, no frames                     (prepared but not used before a crash: not in the log)
     00000003.vlog  ACTIVE  prev_number 1, prev_end 61440   live_end = None: the last one
 
 This module reads only header pages, except in ``stated_synced_end``, and writes no file.
@@ -26,12 +27,14 @@ from vlsn.seams import Buffer, Disk
 from vlsn.segments.bad_sectors import is_unread
 
 LOCK_NAME = "LOCK"
-"""The lock file. It is locked while the log in the directory is open, or is restored, mended or truncated."""
+"""The name of the lock file. The file is locked while the log in the directory is open, or is restored, mended or
+truncated."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """One segment file, as described by its own header page and the next segment's."""
+    """One segment file. The fields are from the segment's own header page and from the header page of the next
+    segment."""
 
     number: int
     name: str
@@ -39,13 +42,14 @@ class SegmentInfo:
     size: int
     """The size of the file, in bytes."""
     header: SegmentHeader | None
-    """None if the page cannot be decoded as a header. In that case ``fault`` says why."""
+    """The segment's header; None if the header page cannot be decoded. If there is no header, ``fault`` has the
+    reason."""
     fault: str
     live_end: int | None
-    """The end of the segment's log, as a later header states it. None for the last segment. None, too, if that later
+    """The end of the log in this segment, as a later header states it. None if this is the last segment, or the later
     header is damaged."""
     other: SegmentHeader | None = None
-    """The valid header in the file, if it is the header of a segment with another number."""
+    """The valid header in the file, if it belongs to a segment with another number."""
 
     @property
     def active(self) -> bool:
@@ -59,9 +63,9 @@ class SegmentInfo:
 
 
 def survey(disk: Disk, directory: str, *, around: bool = False) -> list[SegmentInfo]:
-    """Lists every segment file of ``directory`` by number, including files with damaged headers. For an outside reader
-    (``around``), files that the disk cannot read are listed, too. Otherwise they raise ``OSError``. Raises
-    ``WrongVersion``."""
+    """Lists every segment file of ``directory`` by number, including files with damaged headers. With ``around``, for a
+    reader outside the node, files that the disk cannot read are listed, too. Without ``around``, files that the disk
+    cannot read raise ``OSError``. Raises ``WrongVersion``."""
     found: list[SegmentInfo] = []
     ends: dict[int, int] = {}
     for number, name in reversed(segment_numbers(disk, directory)):
@@ -69,7 +73,7 @@ def survey(disk: Disk, directory: str, *, around: bool = False) -> list[SegmentI
         try:
             header, size, fault = _read_header(disk, path)
         except FileNotFoundError:
-            continue  # the file was removed since the directory was listed
+            continue  # the file was removed after the directory was listed
         except OSError as error:
             if not around or not is_unread(error):
                 raise
@@ -92,14 +96,14 @@ def segment_numbers(disk: Disk, directory: str) -> list[tuple[int, str]]:
 
 
 def last_active(segments: Sequence[SegmentInfo]) -> SegmentInfo | None:
-    """Returns the segment that contains the log's end."""
+    """Returns the segment in which the log ends."""
     return next((each for each in reversed(segments) if each.active), None)
 
 
 def check_size(active: Sequence[SegmentInfo]) -> None:
-    """Checks the size of the last segment. The file must reach at least to its first frame. No crash leaves it shorter,
-    and the lost bytes may have been acknowledged. (The end of an earlier segment is stated in the next segment's
-    header.)"""
+    """Checks the size of the last segment's file, which must reach at least to its first frame. No crash leaves the
+    file shorter, and the lost bytes may have been acknowledged. (The end of an earlier segment is stated in the next
+    segment's header.)"""
     for segment in active[-1:]:
         if segment.size < segment.head.size:
             raise Damaged(
@@ -110,8 +114,8 @@ def check_size(active: Sequence[SegmentInfo]) -> None:
 
 
 def make_directory(disk: Disk, directory: str) -> None:
-    """Makes the directory with its parents, and syncs each name, since otherwise files in the directory are not durable
-    either. An existing directory is synced, too, since its maker may have died before syncing it."""
+    """Makes the directory with its parents, and syncs each name. Without that, files in the directory would not be
+    durable. An existing directory is synced, too, since the process that made it may have died before syncing it."""
     missing = []
     at = directory.rstrip("/")
     while at and not disk.exists(at):
@@ -119,7 +123,7 @@ def make_directory(disk: Disk, directory: str) -> None:
         at = posixpath.dirname(at)
     try:
         disk.sync_directory(posixpath.dirname(at) or ("." if not at.startswith("/") else "/"))
-    except PermissionError:  # this user can make nothing in that directory, and so has not made it
+    except PermissionError:  # this user cannot write to that directory, and so has not made it
         pass
     for path in reversed(missing):
         disk.make_directory(path)
@@ -127,10 +131,9 @@ def make_directory(disk: Disk, directory: str) -> None:
 
 
 def stated_synced_end(disk: Disk, segments: Sequence[SegmentInfo], *, stated: Iterable[Lsn] = ()) -> Lsn:
-    """Finds the highest end up to which any valid statement says that the log had been synced. Such statements are a
-    frame's ``synced``, the next segment's header (for all segments but the last), and ``stated`` (checkpoint, idle
-    end). An outside reader may read the log of a running node up to that end. The last segment is read once for
-    this."""
+    """Finds the highest end up to which some valid statement says that the log was synced. The statements are the
+    ``synced`` fields of frames, the header of the next segment, and ``stated`` (checkpoint and idle end). Other
+    processes may read the log of a running node up to the returned end. The last segment is read once to find it."""
     last = last_active(segments)
     if last is None:
         return NULL_LSN
@@ -144,8 +147,8 @@ def stated_synced_end(disk: Disk, segments: Sequence[SegmentInfo], *, stated: It
 
 
 def synced_in_frames(buf: Buffer, start: int, salt: int) -> int:
-    """Finds the highest ``synced`` field of the whole frames in ``buf`` from ``start`` on, where a frame may begin.
-    Frames after bad or missing frames count, too. Returns 0 if there is no frame."""
+    """Finds the highest ``synced`` field of the valid frames in ``buf`` from ``start`` on, where a frame may begin.
+    Frames after bad or missing frames are included. Returns 0 if there is no frame."""
     return max((int(found.headers["synced"].max()) for found in scan.islands(buf, 0, start, salt)), default=0)
 
 

@@ -1,9 +1,9 @@
-"""Gathers the entries of one answer, block after block.
+"""Gathers the entries for one answer to a reader, block after block.
 
 An answer has at most ``limit`` entries and about ``bytes_max`` bytes of keys and values, but at least one entry if any
-is wanted. A block is decoded only as far as it is wanted, so one entry out of 65 536 costs as little as one out of one.
-With a filter by key, whole windows are searched by column, up to ``look_bytes_max`` bytes of blocks, whether or not an
-entry matches.
+is wanted. Only the wanted entries of a block are decoded, so one entry of a block with 65 536 costs as little as one of
+a small block. With a filter by key, windows of the log are searched by column, up to ``look_bytes_max`` bytes of
+blocks, whether or not an entry matches.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ NO_LIMIT = (1 << 63) - 1
 
 
 class Gathering:
-    """The gathered ``entries`` from ``from_vlsn`` on, of these ``kinds`` (None: all) and ``keys`` (None: all).
-    ``next_vlsn`` is the first VLSN that was not looked at."""
+    """The gathered ``entries`` from ``from_vlsn`` on, of ``kinds`` (None: all kinds) and ``keys`` (None: all keys).
+    ``next_vlsn`` is the first VLSN that was not searched."""
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class Gathering:
         return bool(self.entries) and (len(self.entries) >= self._limit or self.room <= 0)
 
     def add(self, block: Buffer, header: BlockHeader) -> bool:
-        """Adds the wanted entries of a checked block that holds ``next_vlsn``. Returns False if some of them exceed the
-        limits. This method is only for gathering without a filter by key."""
+        """Adds the wanted entries of a checked block that contains ``next_vlsn``. Returns False if some wanted entries
+        exceed the limits. ``add`` must not be used with a filter by key."""
         assert self.keys is None
         while self.next_vlsn <= header.last_vlsn:
             if self.full:
@@ -71,8 +71,9 @@ class Gathering:
         return True
 
     def add_rows(self, rows: EntryRows) -> int | None:
-        """Adds, by column, the wanted entries of many checked blocks, the first of which holds ``next_vlsn``. Returns
-        the index of the block with the first entry that exceeds the limits, or None if all entries were added."""
+        """Adds, by column, the wanted entries of many checked blocks. The first block must contain ``next_vlsn``.
+        Returns the index of the block with the first entry that exceeds the limits, or None if all entries were
+        added."""
         wanted_keys = self.keys.mask(rows) if self.keys is not None else None
         chosen = rows.chosen(self.next_vlsn, NO_LIMIT, self._kinds, wanted_keys)
         self.look_room -= int(rows.headers["body_bytes"].sum())

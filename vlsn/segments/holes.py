@@ -1,17 +1,18 @@
-"""Holes: the disk space behind the end of each sealed segment is freed.
+"""Holes. The disk space after the end of each sealed segment is freed by making a hole in the segment's file.
 
-    |header|frames    end|    zeros, or what is dead    size|        64 MiB of disk
-    |header|frames    end|page|          hole           size|        what its log takes, and the rest of a page
+    |header|frames    end|    zeros, or dead frames     size|        64 MiB of disk
+    |header|frames    end|page|          hole           size|        the bytes of the log, and the rest of a page
 
-1. Space is freed only behind the end that the next segment's header states, and only once that header is synced. No
-   reader, no opening of the log and no tool reads there any more.
-2. The hole begins at the next page, so that no page with log in it is ever written again.
+1. Space is freed only after the end that the next segment's header states, and only once that header is synced. After
+   that header is synced, no reader, no opening of the log and no tool reads after the stated end.
+2. The hole begins at the next 4 KiB page, so that no page with bytes of the log is ever written again.
 3. The file keeps its size and format, since a hole reads as zeros, like the rest of a new segment.
-4. Nothing depends on the hole. The keeper does this work, ``SEGMENTS_A_JOB`` segments a job, and nothing waits for it.
-   After a crash, the next opening of the log does the rest, since it checks every sealed segment. If the file system
-   cannot make holes, the space stays allocated, and this is reported once. Other failures are retried (``background``).
+4. Nothing depends on a hole. The keeper (the log's background thread) makes holes, ``SEGMENTS_A_JOB`` segments in a
+   job, and nothing waits for it. After a crash, the next opening of the log makes the remaining holes, since it checks
+   every sealed segment. If the file system cannot make holes, the space stays allocated, and this is reported once.
+   Other failures are retried (``background``).
 
-All calls are made on the owner's thread, under the log latch, except the keeper's jobs.
+All calls are made on the owner's thread, under the log's latch, except the keeper's jobs.
 """
 
 from __future__ import annotations
@@ -30,22 +31,23 @@ from vlsn.segments.background import Background
 
 PAGE_BYTES = 4 * KIB
 HOLE_BYTES_MIN = 16 * KIB
-"""The smallest hole, in bytes, that is worth a transaction of the file system."""
+"""The smallest hole, in bytes, that is worth the file system's work."""
 SEGMENTS_A_JOB = 16
-"""The number of segments that the keeper checks before it does another job."""
+"""The number of segments that the keeper's thread checks before it does another job."""
 _CANNOT = (errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class Holes:
-    """Frees the space behind the ends of one log's segments, and knows how much disk space each segment takes."""
+    """Frees the disk space after the ends of one log's segments, and records how much disk space each segment
+    occupies."""
 
     def __init__(self, disk: Disk, directory: str, background: Background) -> None:
         self.taken: dict[int, int] = {}
-        """The bytes of disk space that each checked, sealed segment takes, by number."""
+        """The bytes of disk space that each checked, sealed segment occupies, by segment number."""
         self.given_bytes = 0
-        """The bytes freed since the log was opened."""
+        """The bytes of disk space that were freed since the log was opened."""
         self.fault = ""
-        """The reason why this file system cannot free the space, or empty if it can."""
+        """The reason why this file system cannot free the space; empty if it can."""
         self._disk = disk
         self._directory = directory
         self._background = background
@@ -53,7 +55,8 @@ class Holes:
         self._running = self._cannot = self._closed = False
 
     def give_back(self, sealed: Iterable[tuple[int, int]]) -> None:
-        """Frees the space behind the end of each segment (number, end), when the keeper gets to it (rule 1)."""
+        """Frees the space after the end of each segment in ``sealed`` (number, end), when the keeper's thread is free
+        (rule 1)."""
         self._waiting.extend(sealed)
         self._next()
 
@@ -63,7 +66,7 @@ class Holes:
             self._background.forget("hole", [segment_name(each)])
 
     def close(self) -> None:
-        """Drops the waiting segments. The next opening of the log checks them again."""
+        """Drops the segments that still wait. The next opening of the log checks them again."""
         self._closed = True
         self._waiting.clear()
 
@@ -77,8 +80,8 @@ class Holes:
         )
 
     def _look(self, job: list[tuple[int, int]]) -> _Seen:
-        """Frees the space of a job's segments, on the keeper's thread. Returns the space that each now takes, the bytes
-        freed, and the failures."""
+        """Frees the space of one job's segments, on the keeper's thread. Returns the space that each segment occupies
+        afterwards, the bytes freed, and the failures."""
         seen = _Seen()
         for number, end in job:
             path = f"{self._directory}/{segment_name(number)}"
@@ -122,12 +125,12 @@ class Holes:
 
 @dataclass(slots=True)
 class _Seen:
-    """The results of one job."""
+    """The results of one job of the keeper's thread."""
 
     done: list[int] = field(default_factory=list)
     taken: dict[int, int] = field(default_factory=dict)
     failed: list[tuple[int, int, BaseException]] = field(default_factory=list)
-    """The number, the end and the error of each segment that failed."""
+    """For each segment that failed: the number, the end, and the error."""
     given: int = 0
     fault: str = ""
 
@@ -137,7 +140,8 @@ def _all_failed(job: list[tuple[int, int]], error: BaseException) -> _Seen:
 
 
 def give_back(disk: Disk, path: str, end: int, *, punch: bool = True) -> tuple[int, int]:
-    """Frees the space behind ``end`` (rule 2). Returns the bytes of disk space that the file takes before and after."""
+    """Frees the disk space of a segment's file after ``end`` (rule 2). Returns the bytes of disk space that the file
+    occupies before and after."""
     with closing(disk.open(path, write=True)) as file:
         before = file.allocated()
         start = -(-end // PAGE_BYTES) * PAGE_BYTES

@@ -1,4 +1,4 @@
-"""Overmarks: the flag byte of a frame in the files. It says that a rollback has abandoned the frame."""
+"""Overmarks. An overmark is a flag in a frame's header, which says that a rollback has abandoned the frame."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _MARK = bytes([OVERMARKED])
 
 
 def finish_rollback(disk: Disk, directory: str, frames: Sequence[Lsn]) -> None:
-    """Does steps 2 and 3 for the frames at ``frames`` (ascending). The flags are durable on return, and setting them
-    again does no harm."""
+    """Does steps 2 and 3 of a rollback: sets the flags of the frames at ``frames`` (ascending). The flags are durable
+    on return. Setting flags again does no harm."""
     voided = False
     for number in sorted({lsn_file(at) for at in frames}):
         path = f"{directory}/{sidecar_name(number)}"

@@ -1,19 +1,21 @@
 """The log reader reads whole blocks from any VLSN on, in windows of bytes.
 
-A reader never maps a segment, and holds one window at a time (at most 1 MiB, or one larger frame). So a node's memory
-does not grow with its log. The reader does not use the index. The caller passes the LSN of a block at or before the
-wanted VLSN, and afterwards continues from ``next_lsn``. Entries are decoded by column (``rows``), many blocks at once.
-For a single entry, the few frames before it are searched.
+A reader never maps a segment into memory. A reader has one window of a segment in memory at a time (at most 1 MiB, or
+one larger frame). So a node's memory does not grow with its log. The reader does not use the index: its caller passes
+the LSN of a block at or before the wanted VLSN, and later continues from ``next_lsn``. Entries are decoded by column
+(``rows``), many blocks at once. For a single entry, the few frames before it are searched.
 
 The rules of reading:
-1. The reader reads nothing at or after the synced end that the log's owner states, and nothing after ``upto_vlsn``.
-2. At the end of a segment, the reader continues in the next segment whose header names this one. Frames after the end
-   stated in that header are dead. A place after that end means the first frame of the next segment, which begins with
-   the same blocks. Numbers between the two segments may be missing (standbys that were never used).
-3. Overmarked frames and local records are skipped. The remaining blocks must have consecutive VLSNs.
+1. The reader reads nothing at or after the synced end that the log's owner states, and no VLSN after ``upto_vlsn``.
+2. After one segment, the reader continues in the segment whose header names the first as its previous segment. That
+   header also states the end of the previous segment, whose later frames are dead. A position after the stated end
+   means the first frame of the next segment. Segment numbers may be skipped (prepared segments that were never used).
+3. Frames that a rollback has abandoned, and local records, are skipped. The blocks that are not skipped must have
+   consecutive VLSNs.
 4. A block is returned only after its frame's checksum, its header and its padding were found correct.
-5. Anything else raises ``Damaged``, with file, offset and the VLSN that should be there. The entries before that place
-   are returned first. A page that the disk cannot read counts as rot, too (``bad_sectors``).
+5. If the next block cannot be read so, ``Damaged`` is raised, with the file, the offset and the VLSN that should be
+   there. The entries before the damage are returned first. A place that the disk cannot read is damage, too
+   (``bad_sectors``).
 """
 
 from __future__ import annotations
@@ -42,9 +44,10 @@ from vlsn.segments.gathering import NO_LIMIT, Gathering
 from vlsn.segments.window import WINDOW_BYTES_MAX, Stopped, Taking, Window
 
 SINGLE_BYTES = 8 * KIB
-"""The bytes that a search for one entry reads first. The index has a mapping every 4 KiB, or every ten VLSNs."""
+"""The bytes that a search for a single entry reads first. The index has a mapping for every 4 KiB, or for every ten
+VLSNs."""
 ENTRY_BYTES_GUESS = 256
-"""The assumed bytes of an entry with its share of the frame, from which the window for a number of entries is sized."""
+"""The assumed bytes of an entry and its part of the frame. The window for a number of entries is sized from it."""
 _SPAN = Struct("<4xI8xQ")
 """The layout that unpacks the count and the first VLSN of a block."""
 _BLOCK = int(FrameKind.BLOCK)
@@ -54,8 +57,8 @@ DATA_ONLY = frozenset({int(EntryKind.DATA)})
 
 @dataclass(frozen=True, slots=True)
 class ReadRun:
-    """Consecutive whole blocks, as they are in the log, without padding. ``first`` and ``last`` are VLSNs (both 0 if
-    ``data`` is empty). ``next_lsn`` is the place to continue from for ``next_vlsn``."""
+    """Consecutive blocks, byte for byte as in the log but without padding. ``first`` and ``last`` are VLSNs (both 0 if
+    ``data`` is empty). ``next_lsn`` is the position from which to read on for ``next_vlsn``."""
 
     data: list[bytes]
     lsns: list[Lsn]
@@ -67,8 +70,8 @@ class ReadRun:
 
 @dataclass(frozen=True, slots=True)
 class EntryRun:
-    """Entries in order. VLSNs of kinds that were not asked for are gaps. ``next_vlsn`` is the first VLSN that was not
-    looked at. ``next_lsn`` is the block (or the end) from which to look for it."""
+    """Entries in VLSN order, without the kinds that were not requested. ``next_vlsn`` is the first VLSN that was not
+    searched. ``next_lsn`` is the position (of a block, or the end) from which to read on for ``next_vlsn``."""
 
     entries: list[Entry]
     next_lsn: Lsn
@@ -77,8 +80,8 @@ class EntryRun:
 
 @dataclass(frozen=True, slots=True)
 class PairRun:
-    """The ``pairs`` in order. ``next_vlsn`` is the first VLSN that was not looked at, and ``next_lsn`` is the place
-    from which to look for it."""
+    """VLSNs with values, in order. ``next_vlsn`` is the first VLSN that was not searched. ``next_lsn`` is the position
+    from which to read on for ``next_vlsn``."""
 
     pairs: Iterable[tuple[int, bytes]]
     next_lsn: Lsn
@@ -87,8 +90,8 @@ class PairRun:
 
 @dataclass(frozen=True, slots=True)
 class RowsRun:
-    """Blocks by column, in order. ``next_vlsn`` is the first VLSN that was not looked at, and ``next_lsn`` is the place
-    from which to look for it."""
+    """Blocks as columns, in order. ``next_vlsn`` is the first VLSN that was not searched. ``next_lsn`` is the position
+    from which to read on for ``next_vlsn``."""
 
     windows: list[EntryRows]
     next_lsn: Lsn
@@ -97,9 +100,9 @@ class RowsRun:
 
 @dataclass(frozen=True, slots=True)
 class TimeRun:
-    """The result of a search by time: ``found`` is the first VLSN of the block found. If it is 0, no block read was
-    sealed later than ``clock_us``. ``next_vlsn`` is the first VLSN that was not looked at, and ``next_lsn`` is the
-    place from which to look for it."""
+    """The result of a search by time. ``found`` is the first VLSN of the block that was found. If ``found`` is 0, no
+    block that was read was sealed after ``clock_us``. ``next_vlsn`` is the first VLSN that was not searched.
+    ``next_lsn`` is the position from which to read on for ``next_vlsn``."""
 
     found: Vlsn
     clock_us: int
@@ -108,15 +111,16 @@ class TimeRun:
 
 
 class SegmentFile:
-    """A segment that is open for reading. Raises ``Damaged`` if its header page is not valid. With ``around``, as in an
-    open log, bytes that the disk cannot read count as rot. Otherwise they raise ``OSError``."""
+    """A segment that is open for reading. Raises ``Damaged`` if its header page is not valid. With ``around`` (in an
+    open log), bytes that the disk cannot read are treated as rot. Without ``around``, bytes that the disk cannot read
+    raise ``OSError``."""
 
     def __init__(self, disk: Disk, directory: str, number: int, *, around: bool = False) -> None:
         self.number = number
         self._around = around
         self.name = segment_name(number)
         self.live_end = 0
-        """The end that the next segment's header states, or 0 while that is not known."""
+        """The end that the next segment's header states; 0 while that end is not known."""
         try:
             self.file: File = disk.open(f"{directory}/{self.name}")
         except FileNotFoundError:
@@ -148,7 +152,7 @@ class SegmentFile:
 
     def window(self, at: int, end: int, size: int) -> tuple[bytes, Walk]:
         """Reads about ``size`` bytes from the frame at ``at`` on, never past ``end``, and finds the frames in them. The
-        window holds at least one frame, unless no frame begins at ``at`` or that frame ends after ``end``. Raises
+        bytes contain at least one frame, unless no frame begins at ``at`` or that frame ends after ``end``. Raises
         ``WrongVersion`` for a frame of a later version."""
         while True:
             buf = self.read(at, min(size, end - at))
@@ -163,14 +167,14 @@ class SegmentFile:
             size = header.size
 
     def _check_kind(self, at: int, end: int) -> None:
-        """Checks that the frame at ``at`` is not of a later version. Raises ``WrongVersion``."""
+        """Raises ``WrongVersion`` if the frame at ``at`` is of a later version."""
         head = self.read(at, min(FRAME_BYTES, end - at))
         size = claimed_size(head) if len(head) == FRAME_BYTES else 0
         if 0 < size <= end - at and not decode_header(head, 0, offset=at, salt=self.header.salt):
             check_kind(self.read(at, size), at, at, self.header.salt, self.name)
 
     def read(self, at: int, size: int) -> bytes:
-        """Returns ``size`` bytes from ``at`` on. With ``around``, reads past the pages that the disk cannot read."""
+        """Returns ``size`` bytes from ``at`` on. With ``around``, continues after bytes that the disk cannot read."""
         try:
             return self.file.read(at, size)
         except OSError as error:
@@ -183,12 +187,13 @@ class SegmentFile:
 
 
 class LogReader:
-    """Reads one log's blocks. Only one user may use a reader at a time. The reader keeps up to ``segments_max``
-    segments open between calls, but no segment that it has read to its end.
+    """Reads the blocks of one log. Only one user may use a reader at a time. Between calls, the reader keeps up to
+    ``segments_max`` segments open, but closes each segment that it has read to the end.
 
-    ``synced_end(number)`` returns how far a segment may be read now. It returns 0 for a segment whose end the next
-    segment's header states. ``first()`` returns the first VLSN of the log, as its owner knows it. Blocks missing before
-    that VLSN were cleaned away."""
+    ``synced_end(number)`` returns the end up to which a segment may be read now. ``synced_end(number)`` returns 0 for a
+    segment whose end is in the next segment's header. ``first()`` returns the first VLSN of the log. If a block before
+    the log's first VLSN is missing, it was cleaned away.
+    """
 
     def __init__(
         self,
@@ -207,10 +212,10 @@ class LogReader:
         self._segments: dict[int, SegmentFile] = {}
 
     def blocks(self, from_vlsn: int, *, start: Lsn, upto_vlsn: int, bytes_max: int) -> ReadRun:
-        """Reads the block that holds ``from_vlsn`` and the following blocks that end by ``upto_vlsn``. Reads at most
-        ``bytes_max`` bytes, but at least one block. ``start`` is the LSN of a frame at or before that block (an index
-        mapping, or ``next_lsn``). An empty run means that nothing more may be read yet. Raises ``Damaged``, or
-        ``Trimmed`` if the block was cleaned away meanwhile."""
+        """Reads the block that contains ``from_vlsn`` and the following blocks that end at or before ``upto_vlsn``.
+        Reads at most ``bytes_max`` bytes, but at least one block. ``start`` is the LSN of a frame at or before the
+        block with ``from_vlsn`` (an index mapping, or ``next_lsn``). An empty run means that nothing more may be read
+        yet. Raises ``Damaged``, or ``Trimmed`` if the block was cleaned away meanwhile."""
         taking = Taking(from_vlsn, start, upto_vlsn, bytes_max)
         data: list[bytes] = []
         lsns: list[Lsn] = []
@@ -279,16 +284,16 @@ class LogReader:
         return PairRun(chain.from_iterable(found), taking.at, Vlsn(taking.want))
 
     def rows(self, from_vlsn: int, *, start: Lsn, upto_vlsn: int, bytes_max: int = WINDOW_BYTES_MAX) -> RowsRun:
-        """Reads whole blocks from the block that holds ``from_vlsn`` on, up to ``upto_vlsn`` (the last VLSN of a
-        block). Reads at most ``bytes_max`` bytes, but at least one block. Raises ``Damaged`` or ``Trimmed``."""
+        """Reads blocks from the block that contains ``from_vlsn`` on, up to ``upto_vlsn`` (the last VLSN of a block).
+        Reads at most ``bytes_max`` bytes, but at least one block. Raises ``Damaged`` or ``Trimmed``."""
         taking = Taking(from_vlsn, start, upto_vlsn, bytes_max)
         windows = [window.rows() for window in self._windows(taking)]
         return RowsRun(windows, taking.at, Vlsn(taking.want))
 
     def sealed_at(self, clock_us: int, from_vlsn: int, *, start: Lsn, upto_vlsn: int, bytes_max: int) -> TimeRun:
-        """Searches for the first block that was sealed at ``clock_us`` or later, from the block that holds
-        ``from_vlsn`` on. Searches blocks that end by ``upto_vlsn``, at most ``bytes_max`` bytes, but at least one
-        block. Raises ``Damaged`` or ``Trimmed``."""
+        """Searches for the first block that was sealed at ``clock_us`` or later, from the block that contains
+        ``from_vlsn`` on. The search includes blocks that end at or before ``upto_vlsn``, at most ``bytes_max`` bytes of
+        blocks, but at least one block. Raises ``Damaged`` or ``Trimmed``."""
         taking, highest = Taking(from_vlsn, start, upto_vlsn, bytes_max), 0
         for window in self._windows(taking):
             found = window.first_reaching(clock_us)
@@ -302,8 +307,8 @@ class LogReader:
             self._segments.popitem()[1].close()
 
     def _windows(self, taking: Taking) -> Iterator[Window]:
-        """Yields the blocks taken, one window at a time. ``taking.at`` is the place to continue from. Raises
-        ``Damaged`` (or ``Trimmed``) only if no window was yielded."""
+        """Yields the blocks that were read, one window at a time. ``taking.at`` is the position from which to read on.
+        If no window was yielded, may raise ``Damaged`` or ``Trimmed``."""
         try:
             while taking.want <= taking.upto and taking.room > 0 and taking.stopped is None:
                 segment = self._open(lsn_file(taking.at))
@@ -326,30 +331,31 @@ class LogReader:
         window = taking.take(buf, offset, found, segment.number)
         if taking.stopped is Stopped.DAMAGED:
             if lsn_offset(taking.at) >= self._end(segment):
-                taking.stopped = None  # the writer has left the segment meanwhile, and its end is before this place
+                # the log continues in another segment since, and this segment ends before this position
+                taking.stopped = None
             elif not taking.first:
                 raise _damaged(segment, lsn_offset(taking.at), taking.expected or taking.want)
         return window
 
     def _goes_on(self, segment: SegmentFile, taking: Taking) -> bool:
-        """Moves to the next segment if this one ends at or before ``taking.at``. Returns False if there is no next
-        segment yet."""
+        """Moves to the next segment if the present one ends at or before ``taking.at``. Returns False if there is no
+        next segment yet."""
         following = self._following(segment)
         if following is None:
             return False
-        # the owner has not reported yet that this segment ends there
+        # The log's owner has not reported yet that this segment ends there.
         if following.header.prev_end > lsn_offset(taking.at):
             following.close()
             return False
         if following.header.prev_end < lsn_offset(taking.at):
-            taking.expected = 0  # the frames after that end were written again at the start of the next segment
+            taking.expected = 0  # the frames after the end were written again at the start of the next segment
         self._segments.pop(segment.number).close()  # a reader that only moves forward does not need this segment again
         self._keep(following)
         taking.at = lsn(following.number, FIRST_FRAME)
         return True
 
     def _single(self, vlsn: int, start: Lsn, upto_vlsn: int) -> Entry | None:
-        """Reads the entry if it is in a good frame close behind ``start``. Returns None otherwise."""
+        """Reads the entry at ``vlsn`` if it is in a good frame soon after ``start``. Returns None otherwise."""
         segment = self._open(lsn_file(start))
         offset = lsn_offset(start)
         end = self._end(segment)
@@ -379,7 +385,7 @@ class LogReader:
         return segment
 
     def _keep(self, segment: SegmentFile) -> None:
-        """Keeps a segment open. If there are too many, closes the segment that was opened first."""
+        """Keeps ``segment`` open for later calls. If too many are open, closes the segment that was opened first."""
         before = self._segments.pop(segment.number, None)
         if before is None and len(self._segments) >= self._segments_max:
             before = self._segments.pop(next(iter(self._segments)))
@@ -398,8 +404,8 @@ class LogReader:
         return end
 
     def _following(self, segment: SegmentFile) -> SegmentFile | None:
-        """Returns the segment after this one, or None if there is none yet. An unreadable header may just be being
-        rewritten, so it counts as damage only if the log continues after that segment."""
+        """Returns the segment after this one, or None if there is none yet. An unreadable header may be one that is
+        just being rewritten. So an unreadable header is damage only if the log continues in a still later segment."""
         unreadable: Damaged | None = None
         for number, name in segment_numbers(self._disk, self._directory):
             if number <= segment.number:
@@ -421,8 +427,8 @@ class LogReader:
 
 
 def _frame_of(buf: bytes, base: int, salt: int, vlsn: int) -> int | None:
-    """Finds the visible block with ``vlsn`` in ``buf``, which begins with a frame. The search goes frame by frame, and
-    requires valid headers and consecutive blocks. Returns None if the search ends before ``vlsn``."""
+    """Finds the visible block with ``vlsn`` in ``buf``, which begins with a frame. The search goes from frame to frame,
+    and requires valid headers and consecutive blocks. Returns None if the search ends before ``vlsn``."""
     at = expected = size = 0
     while at + FRAME_BYTES + BLOCK_BYTES <= len(buf):
         magic, kind, flag, length, prev, _, field, _ = FRAME.unpack_from(buf, at)
@@ -442,7 +448,7 @@ def _frame_of(buf: bytes, base: int, salt: int, vlsn: int) -> int | None:
 
 def _damaged(segment: SegmentFile, offset: int, vlsn: int) -> Damaged:
     return Damaged(
-        f"{segment.name} at {offset}: no whole, right frame where VLSN {vlsn} is looked for",
+        f"{segment.name} at {offset}: no valid frame where VLSN {vlsn} is expected",
         file=segment.name,
         offset=offset,
         vlsn=vlsn,

@@ -1,5 +1,5 @@
-"""The marker of a network restore: while the marker is in a directory, the files beside it do not count as a log
-(``repair.restore``)."""
+"""The marker file of a network restore. While the marker is in a directory, the segments in the directory are not a
+valid log (``repair.restore``)."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ class _Versioned(msgspec.Struct):
 
 
 class Marker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The marker: the restored log begins in segment ``first_segment``, with the VLSN after ``after``."""
+    """The content of the marker file: the restored log begins in segment ``first_segment``, with the VLSN after
+    ``after``."""
 
     first_segment: int
     after: Vlsn
     why: str
     begun_us: int
     version: int = VERSION
-    """The version is not encoded while it is 1."""
+    """The version of the format. A version of 1 is not encoded."""
 
     def encode(self) -> bytes:
         text = msgspec.json.encode(self)
@@ -40,7 +41,7 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def decode(cls, data: bytes) -> Marker:
-        """Decodes a marker. Raises ``Damaged`` or ``WrongVersion``."""
+        """Decodes the bytes of a marker file. Raises ``Damaged`` or ``WrongVersion``."""
         text = data[_CRC_BYTES:]
         if int.from_bytes(data[:_CRC_BYTES], "little") != crc(text):
             raise Damaged("the marker of a restore does not match its checksum", file=MARKER_NAME)
@@ -56,12 +57,14 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def check_no_restore(disk: Disk, directory: str) -> None:
     """Raises ``Restoring`` if a restore has begun in ``directory`` and is not finished."""
     if disk.exists(f"{directory}/{MARKER_NAME}"):
-        raise Restoring(f"a network restore of {directory} has begun; its node goes on with it when it is started")
+        raise Restoring(
+            f"a network restore of {directory} has begun; its node continues the restore when it is started"
+        )
 
 
 def read_marker(disk: Disk, directory: str) -> Marker | None:
-    """Reads the marker. Returns None if no restore has begun. Raises ``Damaged`` for an unreadable marker. A restore
-    has then begun, and has to begin again."""
+    """Reads the marker. Returns None if no restore has begun. Raises ``Damaged`` for an unreadable marker: a restore
+    has begun then, and has to begin again."""
     try:
         file = disk.open(f"{directory}/{MARKER_NAME}")
     except FileNotFoundError:

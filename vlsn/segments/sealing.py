@@ -1,9 +1,10 @@
-"""Closes a sealed segment: first its file is closed, then its sidecar is written.
+"""Closes a sealed segment: first the segment's file is closed, then its sidecar (a file of frame offsets and a
+checksum) is written.
 
-A sidecar can be derived from its segment, and is written as background work (``background``), so a failure does not end
-the log. The sidecar is made from the checksum that the writer computed, so a byte that the disk changes later is
-detected. A segment gets no sidecar if it has no frames or its running checksum is unknown. Verifiers read such a
-segment frame by frame.
+A sidecar can be derived from its segment again. So a sidecar is written as background work (``background``), and a
+failure does not make the log fail. The checksum in the sidecar is the one that the writer computed, so a byte that the
+disk changes later is detected. A segment without frames gets no sidecar. A segment that was opened again gets no
+sidecar either, since its running checksum is unknown. A verification reads a segment without a sidecar frame by frame.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from vlsn.segments.tail import Tail
 
 
 class Sealing:
-    """Closes one segment on the keeper's thread. If called again after a failure, it continues with the step that
-    failed."""
+    """Closes one segment on the keeper's thread (the log's background thread). A call after a failure continues with
+    the step that failed."""
 
     def __init__(self, disk: Disk, directory: str, tail: Tail) -> None:
         self._disk = disk
@@ -29,11 +30,11 @@ class Sealing:
         self._sidecar: Sidecar | None = None
 
     def __call__(self) -> None:
-        """Closes the file and writes its sidecar, durable on return."""
+        """Closes the segment's file and writes its sidecar, which is durable on return."""
         if self._tail is not None:
             self._sidecar = _sidecar(self._tail)
             self._tail.file.close()
-            self._tail = None  # the tail holds much more than its sidecar
+            self._tail = None  # free the memory of the tail, which is much larger than its sidecar
         if self._sidecar is None:
             return
         try:
@@ -60,7 +61,7 @@ def _sidecar(tail: Tail) -> Sidecar | None:
 
 
 def write_sidecar(disk: Disk, directory: str, sidecar: Sidecar) -> None:
-    """Writes the sidecar under a temporary name first, so that a crash leaves either all of it or none."""
+    """Writes the sidecar under a temporary name first, so that a crash leaves either the complete file or none."""
     path = f"{directory}/{sidecar_name(sidecar.number)}"
     temporary = path + ".new"
     if disk.exists(temporary):

@@ -1,14 +1,15 @@
-"""The standby: the next segment, which is made and filled with zeros while the current one fills up.
+"""The standby: the next segment, which is made and filled with zeros while frames are written to the current segment.
 
-Overwriting zeros on the medium costs about half as much as writing into blocks that are merely reserved. So the standby
-is zeroed in the background, a little further than the current segment is filled. The standby has its final name and
-number, and a PREPARED header page. Its size, zeros and name are synced before it is used. If the standby is used before
-all of it is zeroed (``late``), its rest is reserved instead, and this is counted.
+Overwriting zeros on the medium costs about half as much as writing to disk space that is merely reserved. So the
+standby is zeroed in the background, always a little further than the current segment is filled. The standby has its
+final name and number, and a PREPARED header page. The standby's size, zeros and name are synced before it is used. If
+the standby is needed before all of it is zeroed (``late``), the rest of its disk space is reserved instead, and the
+case is counted.
 
-If making a standby fails, it is deleted, and another is made in its place (``background``). After a failure to zero a
-standby, the next one is used only once it is zeroed to its end. A file that cannot take zeros cannot take frames.
+If making a standby fails, it is deleted, and another is made (``background``). After a failure to zero a standby, the
+next standby is used only once it is zeroed to its end. If zeros cannot be written to a file, neither can frames.
 
-Opening the log deletes a PREPARED segment without frames. Its number is never used again.
+The opening of a log deletes a PREPARED segment without frames. The number of a deleted segment is never used again.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(slots=True)
 class Taken:
-    """A standby that became the current segment. ``allocate`` is true if its zeros were not complete."""
+    """A standby that has become the current segment. ``allocate`` is true if it was not zeroed to its end."""
 
     header: SegmentHeader
     file: File
@@ -41,8 +42,8 @@ class Taken:
 
 
 class Standby:
-    """Makes one segment ahead of its use, on the keeper's thread. The methods are called on the owner's thread only,
-    under the log latch. The keeper's callbacks take the latch themselves."""
+    """Makes one segment before it is needed, on the keeper's thread (the log's background thread). The methods are
+    called on the owner's thread only, under the log's latch. The keeper's callbacks acquire the latch themselves."""
 
     def __init__(
         self,
@@ -66,12 +67,12 @@ class Standby:
         self._file: File | None = None
         self._zeroed = 0
         self.ahead_to = 0.0
-        """The fill level of the current segment (0–1) up to which the standby has enough zeros."""
+        """The fill level of the current segment (0–1) for which the standby is zeroed far enough."""
         self._busy = False
         self._epoch = 0
         self._thrown_away = ""
-        """The path of a file that could not be removed yet. No other file is made meanwhile, since such files would
-        fill the disk. Only the keeper's thread uses this."""
+        """The path of a file that could not be removed yet. Until this file is removed, no other segment file is made,
+        since files that cannot be removed would fill the disk. Only the keeper's thread uses ``_thrown_away``."""
         self.no_space = False
         self.proving = False
         """True after zeros could not be written to the last standby."""
@@ -80,7 +81,7 @@ class Standby:
 
     @property
     def ready(self) -> bool:
-        """True if a segment can be taken now (zeroed or not)."""
+        """True if there is a standby, zeroed or not."""
         return self._file is not None
 
     @property
@@ -90,8 +91,8 @@ class Standby:
 
     @property
     def usable(self) -> bool:
-        """True if the standby may be taken now. It may not while zeros are being written, since they could overwrite
-        frames."""
+        """True if the standby may be used now. A standby may not be used while zeros are being written, since the zeros
+        could overwrite frames."""
         return self.complete if self.proving else self.ready and not self.zeroing
 
     @property
@@ -99,7 +100,7 @@ class Standby:
         return self._header.number if self._header is not None and self._file is not None else None
 
     def prepare(self, header: SegmentHeader) -> None:
-        """Starts making the segment described by ``header`` (PREPARED)."""
+        """Starts to make the segment that ``header`` (PREPARED) describes."""
         assert self._file is None and not self._busy
         self._header = header
         self._zeroed, self.ahead_to = FIRST_FRAME, 0.0
@@ -108,12 +109,12 @@ class Standby:
         self._keeper.submit(partial(self._create, header), self._created, partial(self._create_failed, header))
 
     def retry(self) -> None:
-        """Tries again after the disk was full."""
+        """Tries again to make a standby, after the disk was full."""
         if self._header is not None and self._file is None and not self._busy:
             self.prepare(self._header)
 
     def pace(self, filled: float) -> None:
-        """Keeps the zeros a little further than the current segment is ``filled`` (0–1)."""
+        """Zeroes the standby a little further than the current segment is ``filled`` (0–1)."""
         file, header = self._file, self._header
         if file is None or header is None or self._busy or self._zeroed >= header.size:
             return
@@ -131,7 +132,7 @@ class Standby:
         )
 
     def take(self) -> Taken:
-        """Hands over the standby, which must be usable."""
+        """Returns the standby, which must be usable, as the new current segment."""
         assert self._file is not None and self._header is not None and not self.zeroing
         allocate = self._zeroed < self._header.size
         self.late += allocate
@@ -143,11 +144,11 @@ class Standby:
 
     @property
     def zeroing(self) -> bool:
-        """True while zeros are being written. The segment must not be taken meanwhile."""
+        """True while zeros are being written to the standby. The standby must not be used while this is true."""
         return self._busy
 
     def close(self) -> None:
-        """Closes the standby after the work that the keeper still does on it."""
+        """Closes the standby, after the keeper's thread has finished its job on it."""
         self._closed = True
         self._epoch += 1
         file, self._file = self._file, None
@@ -160,13 +161,13 @@ class Standby:
                 self._disk.remove(self._thrown_away)
             self._thrown_away = ""
         free = None
-        with suppress(OSError):  # ``FreeSpace`` reports the error; the reservation below fails without free space, too
+        with suppress(OSError):  # ``FreeSpace`` reports this error; without free space the reservation below fails, too
             free = self._disk.free_bytes(self._directory)
         if free is not None and free < header.size + self._free_bytes_min:
             raise OSError(errno.ENOSPC, "too little free space for the next segment")
         path = f"{self._directory}/{segment_name(header.number)}"
         if self._disk.exists(path):
-            self._disk.remove(path)  # a file of our own, from a try that ran out of space
+            self._disk.remove(path)  # the file was made by this node, in a try that ran out of space
         file = self._disk.open(path, create=True)
         try:
             file.allocate(header.size)
@@ -184,7 +185,7 @@ class Standby:
         self._throw_away(f"{self._directory}/{name}")
 
     def _throw_away(self, path: str) -> None:
-        """Removes the file, on the keeper's thread."""
+        """Removes a file that is not needed, on the keeper's thread."""
         self._thrown_away = ""
         try:
             self._disk.remove(path)

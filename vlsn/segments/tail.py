@@ -1,17 +1,17 @@
 """The tail: the current segment, into which frames are placed.
 
-Frames are placed under the log latch. Later the writer's thread writes them in order, and syncs them. A frame never
-spans two segments. A frame's ``synced`` field states how far *this* segment was known to be synced when the frame was
-built. With it, a later opening of the log can tell an unsynced end from damage.
+Frames are placed under the log's latch. Later the writer's thread writes and syncs the frames in order. A frame never
+spans two segments. The ``synced`` field of a frame states up to which offset *this* segment was synced when the frame
+was built. By the ``synced`` fields, a later opening of the log distinguishes an unsynced end from damage.
 
     offset 4096        4096+88           …            end
       |frame BLOCK 1-3 |frame BLOCK 4-4 |  zeros  …   |
       prev = 0          prev = 88         ^ tail.offset
 
-``frames`` keeps the frames that a failed write could destroy (see ``replacer``). These are every frame that is not
-synced, and the frames that reach into the page in which the next write begins. A page has 4 KiB, or the size of the
-kernel's pages if they are larger. The header page of a segment is a page of its own only if pages have 4 KiB. If a
-failed write destroys a larger first page, the header is lost, too, and the next opening of the log raises ``Damaged``.
+``frames`` has the frames that a failed write could destroy (see ``replacer``). A failed write could destroy all
+unsynced frames, and the frames that reach into the page in which the next write begins. A page has 4 KiB, or the size
+of the kernel's pages if that is larger. With larger pages, the header of a segment shares its page with frames. If a
+failed write destroys that page, the header is lost, too, and the next opening of the log raises ``Damaged``.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from vlsn.ids import NULL_VLSN, Lsn, Vlsn, lsn
 from vlsn.seams import Buffer, File
 
 PAGE_BYTES = max(4096, mmap.PAGESIZE)
-"""The bytes that a failed write may destroy around it, since the kernel writes whole pages, or blocks of the file
-system."""
+"""A failed write may destroy this many bytes around the written bytes, since the kernel writes whole pages, or blocks
+of the file system."""
 _PADDING = [bytes(size) for size in range(8)]
 _JOIN_FROM = 48
-"""The number of buffers from which on copying them into one costs less than a scatter write."""
+"""From this number of buffers on, copying them into one costs less than a scatter write."""
 
 
 class Frame(NamedTuple):
@@ -45,10 +45,10 @@ class Frame(NamedTuple):
     first: int
     last: int
     end: int
-    """The offset after the frame and its padding."""
+    """The offset after the frame and the padding after it."""
     dropped: bool = False
-    """True for a frame that was rolled back. It must not be written again, though a failed write may destroy its
-    place."""
+    """True for a frame that was rolled back. Such a frame must not be written again, even if a failed write destroys
+    it."""
 
     @property
     def bytes(self) -> int:
@@ -57,14 +57,16 @@ class Frame(NamedTuple):
 
 @dataclass(slots=True)
 class Tail:
-    """The current segment, and the place of its next frame. ``crc`` covers the bytes written so far, including the
-    header page. It is None for a segment that was opened again, since only reading the segment would tell it."""
+    """The current segment, and the position of its next frame. ``crc`` is the checksum of the bytes written so far,
+    including the header page. ``crc`` is None if the segment was opened again, since the whole segment would have to be
+    read to compute it."""
 
     header: SegmentHeader
     file: File
     offset: int = FIRST_FRAME
     synced: int = 0
-    """The synced end. It is 0 until the header page is synced, as part of the log, with the first frames."""
+    """The offset up to which the segment is synced. ``synced`` is 0 until the header page is synced together with the
+    first frames."""
     last_frame: int = 0
     first_vlsn: Vlsn = NULL_VLSN
     last_vlsn: Vlsn = NULL_VLSN
@@ -73,10 +75,10 @@ class Tail:
     crc: int | None = 0
     frames: list[Frame] = field(default_factory=list)
     carried: int = 0
-    """The bytes of those ``frames`` that a replacement would write again."""
+    """How many bytes of ``frames`` a replacement after a failed write would write again."""
     number: int = field(init=False)
     size: int = field(init=False)
-    """The size of the segment, which its last frame must not exceed."""
+    """The size of the segment. No frame may end after it."""
     start: Lsn = field(init=False)
     """The LSN of the segment's first byte."""
 
@@ -86,7 +88,7 @@ class Tail:
 
     @property
     def unsynced(self) -> int:
-        """The bytes of frames that are not synced."""
+        """The number of bytes in frames that are not synced."""
         return self.offset - max(self.synced, FIRST_FRAME)
 
     def set_synced(self, offset: int) -> None:
@@ -104,8 +106,9 @@ class Tail:
             del self.frames[:gone]
 
     def forget_after(self, vlsn: Vlsn) -> None:
-        """Marks the blocks after ``vlsn``, which are being rolled back, as dropped. A replacement must not write them
-        again. The running checksum is given up, since it covers these blocks, and their flag bytes change."""
+        """Marks the blocks after ``vlsn``, which are being rolled back, as dropped. A replacement must not write
+        dropped blocks again. The running checksum becomes unknown, since it includes the blocks' flags, which
+        change."""
         self.keep([frame._replace(dropped=True) if frame.last > vlsn else frame for frame in self.frames])
         self.crc = None
 
@@ -116,16 +119,17 @@ class Tail:
 
 @dataclass(slots=True)
 class Chunk:
-    """The bytes for one place of one segment, written and synced once."""
+    """The bytes for one place in one segment, which are written together and synced together."""
 
     tail: Tail
     offset: int
     buffers: list[Buffer] = field(default_factory=list)
     allocate: bool = False
-    """True if the standby was taken before all of it was zeroed, so that its rest has to be reserved first."""
+    """True if the segment came into use before all of it was zeroed, so that the rest has to be reserved first."""
 
     def place(self, kind: FrameKind, payload: Buffer, first: int = 0, last: int = 0) -> Lsn:
-        """Appends a frame to the tail and returns its LSN. The caller has checked that the frame fits."""
+        """Appends a frame to the current segment and returns the frame's LSN. The caller has checked that the frame
+        fits."""
         tail = self.tail
         at = tail.offset
         size = len(payload)
@@ -145,8 +149,8 @@ class Chunk:
         return Lsn(tail.start + at)
 
     def write(self, *, sync: bool) -> None:
-        """Writes the bytes on the writer's thread. With ``sync``, they are durable on return. After any ``OSError`` the
-        file must not be trusted."""
+        """Writes the bytes on the writer's thread. With ``sync``, the bytes are durable on return. After any
+        ``OSError`` the file must not be trusted."""
         if self.allocate:
             self.tail.file.allocate(self.tail.size)
         buffers = self.joined()
@@ -168,11 +172,11 @@ class Chunk:
 
 @dataclass(slots=True)
 class Group:
-    """The content of one write: chunks in log order, and the callbacks to call afterwards."""
+    """The content of one write: chunks in log order, and the functions to call afterwards."""
 
     chunks: list[Chunk]
     sync: bool = False
-    """True if the group is synced, too. A group that spans segments always is."""
+    """True if the group is also synced. A group that spans several segments is always synced."""
     submissions: int = 0
     entries: int = 0
     """The number of entries in the submissions."""
@@ -185,15 +189,15 @@ class Group:
     """The last COMMIT of a transaction in the group, 0 for none."""
     bytes: int = 0
     sealed_tails: list[Tail] = field(default_factory=list)
-    """The segments that end before this group's first frames in the next segment."""
+    """The segments that the log leaves: the group continues in the next segment."""
     records: list[Record] = field(default_factory=list)
     after: list[Callable[[], None]] = field(default_factory=list)
-    """The calls to make on the owner's thread, in order, once the group is synced."""
+    """The functions to call on the owner's thread, in order, once the group is synced."""
     chunks_done: int = 0
 
     def write(self) -> None:
-        """Writes the group on the writer's thread. A chunk of the next segment is written only after the chunk before
-        it is synced, since the header page of the next segment states that end."""
+        """Writes the group on the writer's thread. A chunk in a new segment is written only after the chunk before it
+        is synced, since the header page of the new segment states the end of the old one."""
         sync = self.sync or len(self.chunks) > 1
         for chunk in self.chunks:
             if chunk.buffers:
@@ -205,7 +209,8 @@ class Group:
 
 @dataclass(slots=True)
 class Record:
-    """A local record in a group, and its LSN, which a replacement changes."""
+    """A local record (checkpoint, rollback) in a group, and its LSN, which a replacement after a failed write may
+    change."""
 
     lsn: Lsn
     done: Callable[[Lsn], None]

@@ -1,15 +1,17 @@
-"""The search for a time: finds the first entry at which the highest block time so far reaches that time.
+"""The search for a time. Each block has the time at which it was sealed. The search finds the first block with the
+searched time or a later one.
 
     VLSNs    1–400    401–790   791–1200       12:00 → a block of 401–790, the first that was sealed then or later
-    bound    10:02     13:40     10:09         14:00 → 1201: behind the end
+    bound    10:02     13:40     10:09         14:00 → 1201: after the end
 
-The clocks of masters differ, so block times are not ordered along the log, but their running maximum is. The running
-maximum reaches a time in the first block with that time or a later one. This block is in the first step of the time
-index (``vlsn.index.time_index``) whose bound is not below the time. A search reads one step, or a few if bounds are too
-high. Each step without such a block gets a lower bound.
+The clocks of masters differ, so the times of blocks do not always rise along the log. The time index
+(``vlsn.index.time_index``) divides the log into steps, and has a bound for the times in each step. A search reads the
+first step whose bound is not below the searched time. If no block of the step has the searched time or a later one, the
+step's bound was too high. The search then lowers the bound, and reads the next step whose bound is not below the
+searched time.
 
-The caller asks for one ``part`` after another and reports each as ``looked`` at, on the owner's thread. The reads run
-on other threads.
+The caller gets one ``part`` of the log after another, reads it on any thread, and passes the result to ``looked``.
+``part`` and ``looked`` are called on the owner's thread.
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ from vlsn.limits import MIB
 from vlsn.segments.reader import TimeRun
 
 LOOK_BYTES = MIB
-"""The most bytes of blocks that one read of a search looks at (a larger block is read whole)."""
+"""The most bytes of blocks that one read of a search covers. A larger block is read as a whole."""
 
 
 class TimeSearch:
-    """Searches ``first`` … ``last`` (the first VLSN of a block and the last VLSN of a block, durable) for
-    ``time_us``."""
+    """Searches VLSNs ``first`` to ``last``, which are durable, for ``time_us``. ``first`` is the first VLSN of a block,
+    and ``last`` is the last VLSN of a block."""
 
     def __init__(self, index: VlsnIndex, time_us: int, first: Vlsn, last: Vlsn) -> None:
         self._index = index
@@ -39,12 +41,12 @@ class TimeSearch:
 
     @property
     def result(self) -> Vlsn:
-        """The VLSN found, once ``part`` returns None. It is the VLSN after ``last`` if no block was sealed at that time
-        or later."""
+        """The VLSN found, once ``part`` has returned None. If no block was sealed at ``time_us`` or later, the result
+        is the VLSN after ``last``."""
         return self._at if self._found else Vlsn(self._last + 1)
 
     def part(self) -> tuple[Vlsn, Vlsn] | None:
-        """Returns the first and the last VLSN of the part to look at next, or None if the search is over."""
+        """Returns the first and the last VLSN of the part to read next, or None if the search is finished."""
         if self._found or self._at > self._last:
             return None
         step = self._index.step_reaching(self.time_us, self._at)
@@ -54,7 +56,8 @@ class TimeSearch:
         return self._at, min(step[1], self._last)
 
     def looked(self, run: TimeRun) -> None:
-        """Takes the result of reading the part from its first VLSN on. Raises ``Damaged`` if no block could be read."""
+        """Uses ``run``, the result of reading the current part from its first VLSN on. Raises ``Damaged`` if no block
+        could be read."""
         self.reads += 1
         if run.found:
             self._at, self._found = max(self._at, run.found), True

@@ -3,8 +3,7 @@
     segment 3   │good 1–10│good, overmarked│rotten│good 21–30│      →  (1, 10, lsn), (21, 30, lsn)
 
 The log is read in windows of 1 MiB, so that memory does not grow with the log. A damaged frame is skipped, and the
-search continues after it. An index only says where blocks are, so the damage is found by whoever reads the damaged
-place.
+search continues after it. The damage is not reported here: later readers of the damaged block report it.
 """
 
 from __future__ import annotations
@@ -32,7 +31,8 @@ WINDOW_BYTES = MIB
 
 
 class Columns(NamedTuple):
-    """The first VLSN, the last VLSN and the LSN of each block, all ascending, and the time at which it was sealed."""
+    """Columns: the first VLSN, the last VLSN and the LSN of each block, all ascending, and the time at which the block
+    was sealed."""
 
     firsts: list[int]
     lasts: list[int]
@@ -43,8 +43,8 @@ class Columns(NamedTuple):
 def visible_blocks(
     disk: Disk, directory: str, segments: Sequence[SegmentInfo], *, start: Lsn, end: Lsn
 ) -> Iterator[Columns]:
-    """Yields the visible blocks of ``segments`` (ascending), one window at a time. All of them are synced. The blocks
-    are those from the frame at ``start`` (0: the first frame) to ``end`` (exclusive)."""
+    """Yields the visible blocks of ``segments`` (ascending), one window at a time. The blocks are those in the frames
+    from ``start`` (0: the first frame) to ``end`` (exclusive), all of which are synced."""
     last = 0
     for info in segments:
         if not info.active or not lsn_file(start) <= info.number <= lsn_file(end):
@@ -52,11 +52,11 @@ def visible_blocks(
         begin = lsn_offset(start) if info.number == lsn_file(start) else FIRST_FRAME
         stop = min(info.live_end or info.size, info.size)
         if info.number == lsn_file(end):
-            stop = min(stop, lsn_offset(end))  # ``end`` may be after the live end
+            stop = min(stop, lsn_offset(end))  # ``end`` may be after the end of the log in this segment
         try:
             segment = SegmentFile(disk, directory, info.number)
         except Damaged:
-            continue  # the header has rotted since the segments were listed
+            continue  # the header has rotted after the segments were listed
         try:
             for buf, base, found in whole_frames(segment, begin, stop):
                 columns = _visible(buf, base, found, info.number, last)
@@ -70,8 +70,8 @@ def visible_blocks(
 def first_damage(
     disk: Disk, directory: str, segments: Sequence[SegmentInfo], *, start: Lsn, end: Lsn, what: str, vlsn: int
 ) -> Damaged | None:
-    """Finds the first damaged frame from ``start`` to ``end``. ``what`` says for the error why the log should continue,
-    and ``vlsn`` from which VLSN on."""
+    """Finds the first damaged frame from ``start`` to ``end``. ``what`` is a part of the error's text: why the log
+    should continue. ``vlsn`` is the VLSN from which on it should continue."""
     for info in segments:
         if not info.active or not lsn_file(start) <= info.number <= lsn_file(end):
             continue
@@ -91,7 +91,7 @@ def first_damage(
 
 
 def is_block_at(disk: Disk, directory: str, vlsn: int, at: Lsn) -> bool:
-    """Says whether a visible block that begins with ``vlsn`` is at ``at``, as far as the headers show."""
+    """Returns whether a visible block that begins with ``vlsn`` is at LSN ``at``, as far as the headers show."""
     try:
         segment = SegmentFile(disk, directory, lsn_file(at))
     except Damaged:
@@ -109,7 +109,7 @@ def is_block_at(disk: Disk, directory: str, vlsn: int, at: Lsn) -> bool:
 
 
 def whole_frames(segment: SegmentFile, at: int, end: int) -> Iterator[tuple[bytes, int, Walk]]:
-    """Yields whole frames with correct checksums, with the buffer that holds them and the buffer's offset."""
+    """Yields runs of valid frames with correct checksums, each with the buffer of its bytes and the buffer's offset."""
     while at < end:
         buf, found = segment.window(at, end, WINDOW_BYTES)
         bad = scan.check_crcs(buf, at, found)
@@ -122,7 +122,8 @@ def whole_frames(segment: SegmentFile, at: int, end: int) -> Iterator[tuple[byte
 
 
 def _next_header(segment: SegmentFile, at: int, end: int) -> int:
-    """Finds the next place that may be a frame header. Its checksum then shows whether it is one."""
+    """Finds the next place that may be the header of a frame. A checksum then shows whether the place found is the
+    header of a frame."""
     while at < end:
         buf = segment.read(at, min(WINDOW_BYTES + FRAME_BYTES, end - at))
         halves = np.frombuffer(buf, dtype="<u2", count=len(buf) // 8 * 4)[::4]

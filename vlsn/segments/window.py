@@ -1,7 +1,7 @@
-"""A reader's window of a segment: verified, consecutive blocks, up to the size that the caller asks for.
+"""A reader's window of a segment: verified, consecutive blocks, up to the size that the caller wants.
 
-A window holds whole frames of one segment, found by a walk. From these the window takes visible blocks that are
-consecutive, hold wanted entries and have correct checksums, up to the first block that does not.
+A window has the bytes of some complete frames of one segment. A block in a window is used if it is visible, continues
+the block before it, has wanted entries and a correct checksum. At the first block that is not used, the window ends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Stopped(Enum):
 
 
 class Taking:
-    """The state of one call: the blocks taken so far, and what is still wanted."""
+    """The state of one call of a reader: the blocks that were read so far, and what is still wanted."""
 
     def __init__(self, from_vlsn: int, start: Lsn, upto_vlsn: int, bytes_max: int) -> None:
         self.want = from_vlsn
@@ -42,21 +42,21 @@ class Taking:
         self.upto = upto_vlsn
         self.room = bytes_max
         self.first = NULL_VLSN
-        """The first VLSN of the first block taken, or 0 if none was taken yet."""
+        """The first VLSN of the first block; 0 if no block was read yet."""
         self.expected = 0
-        """The VLSN with which the next visible block must begin, or 0 before the first block was seen."""
+        """The VLSN with which the next visible block must begin; 0 before the first block."""
         self.stopped: Stopped | None = None
         self._window = WINDOW_BYTES_MIN
 
     def window_bytes(self) -> int:
-        """Returns the size of the next window: the remaining size with headers, small close to a mapping, then larger
-        and larger."""
+        """Returns the size of the next window: the remaining size with headers. The size is small soon after a mapping
+        of the index, and then grows."""
         size = min(max(self.room + self.room // 4, self._window), WINDOW_BYTES_MAX)
         self._window *= 4
         return size
 
     def take(self, buf: bytes, base: int, found: Walk, number: int) -> Window | None:
-        """Takes the wanted blocks of one window, and moves ``at`` to the end of what is done. Raises ``WrongVersion``
+        """Reads the wanted blocks of one window, and moves ``at`` to the position after them. Raises ``WrongVersion``
         for a block of a later version."""
         window = None
         if not len(found):
@@ -75,7 +75,7 @@ class Taking:
         if high < good:
             self.stopped = Stopped.LIMIT
         if low >= ends and low < good and not self.first and not self._verified(buf, base, visible, low, low + 1):
-            # the header says that the block ends past the readable end, which cannot be believed
+            # The header says that the block ends past the readable end, so the header must be wrong.
             self.stopped = Stopped.DAMAGED
         verified = low + self._verified(buf, base, visible, low, high)
         scan.check_versions(heads[low:verified], visible.offsets[low:verified], segment_name(number))
@@ -92,7 +92,8 @@ class Taking:
         return window
 
     def _follows_on(self, visible: Walk, heads: npt.NDArray[np.void], firsts: Offsets, lasts: Offsets) -> int:
-        """Counts the leading blocks that are consecutive, fill their frames and do not begin after the wanted VLSN."""
+        """Returns how many of the first blocks are consecutive, fill their frames and do not begin after the wanted
+        VLSN."""
         good = visible.headers["length"] == heads["body_bytes"] + np.uint32(BLOCK_BYTES)
         good &= (heads["count"] > 0) & (firsts > 0)
         good[1:] &= firsts[1:] == lasts[:-1] + 1
@@ -100,20 +101,21 @@ class Taking:
         return len(good) if good.all() else int(good.argmin())
 
     def _fitting(self, visible: Walk, low: int, high: int) -> int:
-        """Counts the blocks from ``low`` on that fit the remaining size, but at least the very first block."""
+        """Returns how many blocks from ``low`` on fit the remaining size. The very first block of a call is always
+        included."""
         totals = np.cumsum(visible.headers["length"][low:high], dtype=np.int64)
         fitting = int(np.searchsorted(totals, self.room, side="right"))
         return max(fitting, min(1, high - low)) if not self.first else fitting
 
     def _verified(self, buf: bytes, base: int, visible: Walk, low: int, high: int) -> int:
-        """Counts the chosen blocks up to the first one with a wrong checksum."""
+        """Returns how many of the chosen blocks come before the first one with a wrong checksum."""
         chosen = Walk(visible.offsets[low:high], visible.headers[low:high], visible.end, visible.reason)
         bad = scan.check_crcs(buf, base, chosen)
         return high - low if bad is None else bad
 
 
 class Window:
-    """Verified, consecutive blocks, and the bytes that hold them."""
+    """Verified, consecutive blocks, and the buffer with their bytes."""
 
     def __init__(self, buf: bytes, base: int, number: int, offsets: Offsets, heads: npt.NDArray[np.void]) -> None:
         self._buf = buf
@@ -143,14 +145,15 @@ class Window:
         return EntryRows(self._buf, self._at, self._heads)
 
     def gather(self, found: Gathering) -> Lsn | None:
-        """Adds as many entries to ``found`` as its limits allow. Returns the LSN of the block with the first entry left
-        out, or None. A few blocks are decoded one by one, only as far as they are wanted. Many are decoded by
-        column."""
+        """Adds as many entries to ``found`` as its limits allow. Returns the LSN of the block with the first entry that
+        was left out, or None. A few blocks are decoded one by one, only as far as they are wanted. Many blocks are
+        decoded by column."""
         if len(self._at) > BLOCKS_FEW or found.keys is not None:
             left_out = found.add_rows(self.rows())
             return Lsn(int(self._lsns[left_out])) if left_out is not None else None
         for block, at in zip(self.blocks(), self.lsns(), strict=True):
-            header = BlockHeader(*_HEADER.unpack_from(block))  # the checksum of the block's frame was correct
+            # the checksum of the block's frame was found correct before
+            header = BlockHeader(*_HEADER.unpack_from(block))
             if not found.add(block, header):
                 return at
         return None

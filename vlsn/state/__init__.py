@@ -1,1 +1,1 @@
-"""The state that is kept beside a log's segments: the ``state`` store, settings, history and holds."""
+"""The state of a log outside of its segments: the ``state`` store, the settings, the history of entries, and holds."""

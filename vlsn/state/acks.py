@@ -1,21 +1,23 @@
-"""Acknowledgements of destinations: the fold of the notes in COMMIT entries, the same on every node.
+"""The acknowledgements of destinations (named subscriptions). COMMIT entries contain acknowledgements as notes. Folding
+(adding up) the notes gives a table that is the same on every node.
 
-    COMMIT 10  {"8a87…": {"begin": 5}}            1–4 are nobody's business, 5 on are to be delivered
+    COMMIT 10  {"8a87…": {"begin": 5}}            1–4 are no messages, 5 and later ones are to be delivered
     COMMIT 44  {"8a87…": {"done": {5, 6, 9}}}     acknowledged: 1–6 and 9
     COMMIT 60  {"8a87…": {"done": {7, 8}, …}}     1–9
 
-1. One set of VLSNs holds all acknowledgements of a destination. The set also covers the VLSNs between messages, so
-   acknowledgements in order make a single interval. The first interval ends at the *floor*.
-2. A note (of acknowledgements) counts from the VLSN of its COMMIT entry on. A note is folded once its COMMIT is durable
-   and synced on this node. No rollback goes back behind that VLSN, so a fold is never undone. Before that, the table
-   keeps the note unfolded.
+1. One set of VLSNs holds all acknowledgements of a destination. The set also contains the VLSNs between messages, so
+   acknowledgements in order make a single interval of VLSNs. The set's first interval ends at the *floor*.
+2. A note of acknowledgements is valid from the VLSN of its COMMIT entry on. A note is folded once its COMMIT is durable
+   and synced on this node. No rollback can undo a durable COMMIT, so a fold is never undone. The table keeps all other
+   notes unfolded.
 3. The fold checks the limits in log order, so every node ignores the same notes that exceed a limit. A master refuses
-   such notes before they are logged, so a log contains one only by an error.
-4. The table is exact as of any VLSN from ``settled`` on, since notes are kept until a checkpoint has settled them.
-5. If a cleaned log has lost its state record, its table misses all notes up to ``lacks_to``, until another copy of the
-   table has filled them in.
+   notes over a limit before they are logged, so the log contains such a note only by an error.
+4. The table can be rolled back to any VLSN from ``settled`` on, since notes are kept until a checkpoint has settled
+   them.
+5. If a cleaned log has lost its state record, its table misses all notes up to ``lacks_to``, until these notes are
+   filled in from another copy of the table.
 
-Memory: 16 bytes for each interval, and the notes of the log since the last checkpoint, as they were logged. A
+In memory, the table needs 16 bytes for each interval, and the notes since the last checkpoint as they were logged. A
 destination has at most ``ACK_INTERVALS_MAX`` intervals.
 """
 
@@ -46,7 +48,8 @@ _TRY_MAX: Final = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class AckLimits:
-    """The limits of the table. They are the same on every node, since otherwise the nodes' tables would differ."""
+    """The limits of the table of acknowledgements. The limits must be the same on every node; otherwise the nodes'
+    tables would differ."""
 
     destinations: int = DESTINATIONS_MAX
     intervals: int = ACK_INTERVALS_MAX
@@ -55,7 +58,7 @@ class AckLimits:
 
 
 class AckedRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One destination's part of the table, packed (``format/vlsn_set``)."""
+    """One destination's acknowledgements, with packed sets of VLSNs (``format/vlsn_set``)."""
 
     since: int
     done: bytes = b""
@@ -64,18 +67,18 @@ class AckedRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AcksRecord(msgspec.Struct, frozen=True):
-    """The table of all destinations as of a VLSN, by uuid."""
+    """The acknowledgements of all destinations as of a VLSN, by the destinations' uuids."""
 
     tables: dict[str, AckedRecord] = {}
     lacks_to: int = 0
-    """Notes up to this VLSN are missing from the record, if there were any."""
+    """The VLSN up to which the record misses notes of acknowledgements; 0 if it misses none."""
     keyed: bool = False
-    """True if the tables of destinations have keys of their own in the store."""
+    """True if each destination's acknowledgements have a key of their own in the store."""
     count: int = 0
-    """The number of tables that have keys of their own."""
+    """The number of destinations that have keys of their own."""
 
     def check(self, vlsn: int) -> None:
-        """Raises ``ValueError`` for a table that cannot be as of ``vlsn``."""
+        """Raises ``ValueError`` for acknowledgements that are not possible as of ``vlsn``."""
         for uuid, table in self.tables.items():
             if _UUID.match(uuid) is None or not 0 < table.since <= vlsn:
                 raise ValueError(f"acknowledgements of {uuid[:20]!r} since VLSN {table.since}, the record is of {vlsn}")
@@ -85,12 +88,12 @@ class AcksRecord(msgspec.Struct, frozen=True):
                 raise ValueError(f"acknowledgements of {uuid}: {fault}") from fault
 
     def apart(self) -> tuple[AcksRecord, TableChanges]:
-        """Splits a whole record into a record without tables, and the tables as rows."""
+        """Splits a whole record into a record without acknowledgements, and one row for each destination."""
         puts = [(int(uuid, 16), msgspec.json.encode(table)) for uuid, table in self.tables.items()]
         return replace(self, tables={}, keyed=True, count=len(puts)), TableChanges(puts, [], whole=True)
 
     def together(self, rows: list[tuple[int, bytes]], prefix: bytes) -> AcksRecord:
-        """Returns the record with the tables of ``rows``, which were stored under keys of their own. Raises
+        """Returns the record with the acknowledgements of ``rows``, which were stored under keys of their own. Raises
         ``ValueError`` for a row that cannot be decoded."""
         try:
             tables = {f"{uuid:016x}": msgspec.json.decode(value, type=AckedRecord) for uuid, value in rows}
@@ -100,13 +103,14 @@ class AcksRecord(msgspec.Struct, frozen=True):
 
 
 class Tries(NamedTuple):
-    """The number of deliveries of each message that was delivered twice or more, by VLSN, ascending."""
+    """How often each message was delivered, for messages delivered twice or more. The messages are in the order of
+    their VLSNs."""
 
     vlsns: Vlsns = np.empty(0, np.int64)
     counts: Vlsns = np.empty(0, np.int64)
 
     def of(self, vlsn: int) -> int:
-        """Returns the number of deliveries of the message at ``vlsn``, or 0 if none is known."""
+        """Returns how often the message at ``vlsn`` was delivered, or 0 if that is not known."""
         at = int(np.searchsorted(self.vlsns, vlsn))
         return int(self.counts[at]) if at < len(self.vlsns) and self.vlsns[at] == vlsn else 0
 
@@ -114,8 +118,8 @@ class Tries(NamedTuple):
         return self if mask.all() else Tries(self.vlsns[mask], self.counts[mask])
 
     def with_set(self, vlsns: Vlsns, count: int, most: int) -> Tries:
-        """Sets the deliveries of ``vlsns`` to ``count``. If there are then more than ``most`` messages, the ``most``
-        with the lowest VLSNs are kept."""
+        """Sets the number of deliveries of the messages ``vlsns`` to ``count``. At most ``most`` messages are kept,
+        those with the lowest VLSNs."""
         keep = ~np.isin(self.vlsns, vlsns, assume_unique=True)
         together = np.concatenate((self.vlsns[keep], vlsns))
         counts = np.concatenate((self.counts[keep], np.full(len(vlsns), count, np.int64)))
@@ -127,33 +131,35 @@ class Tries(NamedTuple):
 class Acked:
     """The acknowledgements of one destination. Each change makes a new object.
 
-    ``since`` is the VLSN of the COMMIT that has set where the destination begins. Each move of the beginning changes
-    ``since``."""
+    ``since`` is the VLSN of the COMMIT that has set the destination's first VLSN. Each later change of the first VLSN
+    changes ``since``.
+    """
 
     since: Vlsn
     done: VlsnSet
-    """The acknowledged VLSNs, including those of dead messages."""
+    """The acknowledged VLSNs. Dead messages (delivered too often) are included."""
     tries: Tries = field(default_factory=Tries)
     dead: VlsnSet = field(default_factory=VlsnSet)
 
     @property
     def floor(self) -> Vlsn:
-        """The VLSN up to which no message is to be delivered."""
+        """The VLSN up to which no message is delivered any more."""
         return Vlsn(self.done.floor)
 
     @property
     def kept_floor(self) -> Vlsn:
-        """The VLSN up to which no message has to be kept. Dead messages are kept, since they may be tried again."""
+        """The VLSN up to which no message has to be kept. Dead messages are kept, since an operator may have them
+        delivered again."""
         return Vlsn(min(self.done.floor, int(self.dead.firsts[0]) - 1)) if self.dead else self.floor
 
     def lets_go(self, vlsns: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        """Marks the messages that may be cleaned away: those that are acknowledged and not dead."""
+        """Marks the messages that a cleaning may remove: those that are acknowledged and not dead."""
         done = self.done.has(vlsns)
         return done & ~self.dead.has(vlsns) if self.dead else done
 
     def noted(self, vlsn: Vlsn, note: AckNote, limits: AckLimits) -> Acked:
-        """Returns the acknowledgements after ``note``, of the COMMIT at ``vlsn``, is applied. Raises ``BadBody`` if
-        bytes in ``note`` are not an encoded set."""
+        """Returns the acknowledgements after ``note`` is applied, which is in the COMMIT at ``vlsn``. Raises
+        ``BadBody`` if a set in ``note`` cannot be decoded."""
         done, tries, dead = self.done, self.tries, self.dead
         if note.again:
             again = VlsnSet.unpack(note.again)
@@ -163,7 +169,7 @@ class Acked:
         if fresh:
             done = done.union(fresh)
             if dead:
-                dead = dead.minus(fresh)  # a message acknowledged after its death is dead no longer
+                dead = dead.minus(fresh)  # an acknowledged message is no longer dead
             if note.dead:
                 dead = dead.union(VlsnSet.unpack(note.dead).upto(vlsn))
                 if dead.count > limits.dead:
@@ -184,7 +190,7 @@ class Acked:
 
     @classmethod
     def of(cls, record: AckedRecord) -> Acked:
-        """Decodes ``record``. Raises ``BadBody`` if bytes in it are not an encoded set."""
+        """Decodes ``record``. Raises ``BadBody`` if a set in it cannot be decoded."""
         tries = Tries()
         for count, packed in record.tries.items():
             tries = tries.with_set(VlsnSet.unpack(packed).vlsns(), count, _TRY_MAX)
@@ -197,46 +203,48 @@ _vlsn_of: Callable[[_Noted], Vlsn] = itemgetter(0)
 
 
 class AckTable(LogTable):
-    """The acknowledgements of all destinations of one log. Only the thread that owns the log may use the table."""
+    """The acknowledgements of all destinations of one log. The table is used on the owner's thread only."""
 
     def __init__(self, record: AcksRecord | None = None, limits: AckLimits | None = None, *, vlsn: int = 0) -> None:
-        """Builds the table from ``record``, which is as of ``vlsn``."""
+        """Builds the table from ``record``, the table as of ``vlsn``."""
         self.limits = limits or AckLimits()
         record = record or AcksRecord()
         self._settled: Tables = {uuid: Acked.of(table) for uuid, table in record.tables.items()}
         self.folded: Tables = dict(self._settled)
-        """The acknowledgements of each destination, by uuid, as of ``folded_to``. Only this class changes it."""
+        """The acknowledgements of each destination as of ``folded_to``, by the destinations' uuids. Only ``AckTable``
+        changes this dict."""
         self._notes: list[_Noted] = []
-        """The notes after VLSN ``settled``, in log order."""
+        """The notes of acknowledgements after VLSN ``settled``, in log order."""
         self._done = 0
-        """The number of notes in ``_notes`` that are folded."""
+        """The number of notes in ``_notes`` that are folded already."""
         self.lacks_to = record.lacks_to
         self.settled = max(vlsn, record.lacks_to)
         self.folded_to = Vlsn(self.settled)
-        """The VLSN up to which notes are folded. This VLSN is durable and synced on this node."""
+        """The VLSN up to which notes are folded. The log is durable, and synced on this node, up to this VLSN."""
         self._kept: Tables | None = dict(self._settled) if record.keyed else None
-        """The tables as the last checkpoint wrote them. With None, the next checkpoint writes all tables."""
+        """The tables as the last checkpoint wrote them. None means that the next checkpoint writes all tables."""
 
     def __len__(self) -> int:
         return len(self.folded)
 
     @property
     def coming(self) -> Vlsn | None:
-        """The first VLSN of the destinations that a note not yet folded makes or moves. None if there is no such
-        note."""
+        """The first VLSN of the destinations that are created or moved by a note that is not folded yet. None if no
+        unfolded note creates or moves a destination."""
         told = self._notes[self._done :]
         begins = [(note.begin or vlsn + 1) for vlsn, notes in told for note in notes.values() if note.begin is not None]
         return Vlsn(min(begins)) if begins else None
 
-    # Changes of the table.
+    # Changes of the acknowledgements.
 
     def note(self, vlsn: Vlsn, notes: Mapping[str, AckNote]) -> None:
-        """Adds the notes of the COMMIT at ``vlsn``, which is after all COMMITs noted before. They are not folded
+        """Adds the notes of the COMMIT at ``vlsn``, which is after all COMMITs added before. The notes are not folded
         yet."""
         self._notes.append((vlsn, notes))
 
     def advance(self, vlsn: Vlsn) -> None:
-        """Folds the notes up to ``vlsn``, which is durable and synced on this node, so that no rollback undoes them."""
+        """Folds the notes up to ``vlsn``. The log must be durable, and synced on this node, up to ``vlsn``, so that no
+        rollback undoes the folded notes."""
         if vlsn <= self.folded_to:
             return
         self.folded_to = vlsn
@@ -246,8 +254,8 @@ class AckTable(LogTable):
             self._done = end
 
     def settle(self, vlsn: Vlsn) -> None:
-        """Settles all notes up to ``vlsn``, which is durable and synced on this node. Afterwards the table is no longer
-        exact below ``vlsn``."""
+        """Settles all notes up to ``vlsn``, which must be durable and synced on this node. After ``settle``, the table
+        cannot be rolled back to before ``vlsn``."""
         self.advance(vlsn)
         if vlsn <= self.settled:
             return
@@ -261,8 +269,8 @@ class AckTable(LogTable):
         self._done -= end
 
     def truncate(self, last: Vlsn) -> None:
-        """Undoes all notes after ``last``, which is not below the settled VLSN. If an operator cuts the log, ``last``
-        may be below the folded VLSN."""
+        """Undoes all notes after ``last``, which must not be below the settled VLSN. If an operator truncates the log,
+        ``last`` may be below the folded VLSN."""
         del self._notes[bisect_right(self._notes, last, key=_vlsn_of) :]
         if last < self.folded_to:
             self._unfold()
@@ -270,30 +278,30 @@ class AckTable(LogTable):
             self.folded_to, self._done = last, len(self._notes)
 
     def _unfold(self) -> None:
-        """Makes the folded tables those of ``settled``."""
+        """Sets the folded tables back to the VLSN ``settled``."""
         self.folded.clear()
         self.folded.update(self._settled)
 
-    # The missing part of the table.
+    # The missing part of the acknowledgements.
 
     def lose_before(self, vlsn: Vlsn) -> None:
         super().lose_before(vlsn)
         self.folded_to = Vlsn(self.settled)
 
     def check_fill(self, known: AckTable, vlsn: Vlsn) -> None:
-        """Compares this table with ``known``, the table of another copy as of ``vlsn``. Both must agree on the
-        destinations that began after ``lacks_to``. Raises ``ValueError`` if the tables differ."""
+        """Compares this table with ``known``, another copy's table as of ``vlsn``. The two tables must agree on the
+        destinations that began after ``lacks_to``. Raises ``ValueError`` if the tables disagree."""
         self.check_exact(vlsn, "acknowledgements")
         mine = {uuid: table for uuid, table in self._as_of(vlsn).items() if table.since > self.lacks_to}
         theirs = {uuid: table for uuid, table in known._settled.items() if table.since > self.lacks_to}
         for uuid in sorted(mine.keys() | theirs.keys()):
             one, other = mine.get(uuid), theirs.get(uuid)
             if one is None or other is None or one.record() != other.record():
-                raise ValueError(f"destination {uuid} has other acknowledgements there than in this log")
+                raise ValueError(f"destination {uuid} has other acknowledgements in the other copy than in this log")
 
     def fill(self, known: AckTable, vlsn: Vlsn) -> None:
-        """Replaces this table's content with that of ``known``, which has passed ``check_fill``, and applies the notes
-        made here after ``vlsn``."""
+        """Replaces this table's content with that of ``known``, which has passed ``check_fill``, and applies this log's
+        notes after ``vlsn`` again."""
         folded_to = self.folded_to
         del self._notes[: bisect_right(self._notes, vlsn, key=_vlsn_of)]
         self._settled, self._kept, self._done = known._settled, None, 0
@@ -301,7 +309,7 @@ class AckTable(LogTable):
         self.lacks_to, self.settled, self.folded_to = known.lacks_to, vlsn, vlsn
         self.advance(folded_to)
 
-    # For checkpoints and restores:
+    # Copies for checkpoints and restores.
 
     def _as_of(self, vlsn: Vlsn) -> Tables:
         """Copies the tables as of ``vlsn``."""
@@ -323,17 +331,17 @@ class AckTable(LogTable):
         return folded
 
     def snapshot(self, vlsn: Vlsn) -> Callable[[], AcksRecord]:
-        """Copies the table; the returned call makes the record on any thread."""
+        """Copies the table. The returned function makes the record from the copy, on any thread."""
         folded, lacks_to = self._copy(vlsn), self.lacks_to
         return lambda: AcksRecord({uuid: table.record() for uuid, table in sorted(folded().items())}, lacks_to)
 
     def keep_all(self) -> None:
-        """Makes the next checkpoint write all tables."""
+        """Makes the next checkpoint write the tables of all destinations."""
         self._kept = None
 
     def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[AcksRecord, TableChanges]]:
-        """Prepares the changes since the last checkpoint, as of the settled ``vlsn``: a record without tables, and the
-        rows that changed. The returned call makes the record and the rows, on any thread."""
+        """Copies the changes since the last checkpoint, as of ``vlsn``, which must be settled. The returned function
+        makes a record without tables and the changed rows, on any thread."""
         tables, kept = self._as_of(vlsn), self._kept
         before = kept or {}
         changed = {uuid: table for uuid, table in tables.items() if before.get(uuid) is not table}
@@ -363,4 +371,4 @@ def _fold(tables: Tables, notes: Iterable[_Noted], limits: AckLimits) -> None:
                 try:
                     tables[uuid] = known.noted(vlsn, note, limits)
                 except BadBody:
-                    continue  # every node skips the same notes
+                    continue  # every node ignores the same notes

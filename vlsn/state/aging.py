@@ -1,22 +1,22 @@
-"""How far the age of a segment is believed: a clock that leaps must not empty a log.
+"""The rules by which the age of a segment is believed. A clock that leaps forward must not empty a log.
 
-A segment counts as old if the clock in its last entry is more than ``retention_age_s`` behind this node's clock.
+A segment is old if the time in its last entry is more than ``retention_age_s`` before the time of this node's clock.
 However, this node's clock may be wrong, and so may the clock of the node that sealed the entry. If a clock has leapt by
-a year, a segment of one hour looks a year old. So an old segment is removed only if one of these four confirms its age:
+a year, a segment of one hour looks a year old. So an old segment is removed only if one of four rules confirms its age:
 
 1. *members*: the clocks of a majority of members agree with this node's clock (``repl/cleaning``).
-2. *this process*: the process has known the segment for ``retention_age_s`` by the monotonic clock.
-3. *entries*: the clocks of the later segments, one after the other, have advanced by ``retention_age_s``. From one
-   segment to the next, at most an eighth of ``retention_age_s`` counts, so a leap counts as an eighth. A clock that is
-   behind an earlier segment's clock adds nothing.
-4. *allowance*: when the log is opened, an eighth of the segments may be removed, and at least one. The same number is
-   allowed again with every sixteenth of ``retention_age_s`` that passes by the monotonic clock.
+2. *this process*: this process has had the segment for ``retention_age_s`` by the monotonic clock.
+3. *entries*: from segment to later segment, the times in the entries have advanced by ``retention_age_s`` in all. One
+   step to the next segment adds at most an eighth of ``retention_age_s``, so a leap adds an eighth. A time that is
+   earlier than that of the segment before adds nothing.
+4. *allowance*: when the log is opened, an eighth of the segments may be removed, and at least one. The same number may
+   be removed again after every sixteenth of ``retention_age_s``, by the monotonic clock.
 
     retention 8 days   | 1: day 0 | 2: day 2 | … | 6: day 10 | 7: day 375 | 8: …     today is day 376, or day 11
-    old by the clock: 1–6;  by the entries behind them: 5 × 1 day + 1 day for the leap, of 8: none;  allowance: 1
+    old by the clock: 1–6;  by the later entries: 5 × 1 day + 1 day for the leap, of 8: none;  allowance: 1
 
-So a log that stays open is cleaned as its clock says. If the setting of the age is lowered, such a log is cleaned at
-once. A log that is opened only now and then is cleaned as its entries' clocks say, or an eighth at a time. Rule 4 is a
+So a log that stays open is cleaned by this node's clock, and at once if ``retention_age_s`` is lowered. A log that is
+opened only now and then is cleaned by the times in its entries, or an eighth at a time. Rule 4, the allowance, is a
 token bucket.
 """
 
@@ -32,19 +32,20 @@ SHARE = 8
 ALLOWANCE = "age allowance"
 """The name of the limit on segments that are old by this log's clock alone."""
 SAMPLES_MAX = 64
-"""The most segments whose clocks rule 3 reads, evenly apart. Reading fewer clocks makes a log look younger."""
+"""The most segments whose times rule 3 reads, evenly spaced. Reading fewer times makes a log look younger."""
 SEEN_MAX = 64
-"""The most observations that rule 2 records in ``retention_age_s``."""
+"""The most observations that rule 2 records in a period of ``retention_age_s``."""
 
 
 class Seen:
-    """Rule 2 for one open log. Only the thread that owns the log may use it."""
+    """Rule 2 (how long this process has had the segments) for one open log. The class is used on the owner's thread
+    only."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 
     def note(self, number: int, age_s: float, now_s: float) -> None:
-        """Records that all segments up to ``number`` are complete at the monotonic time ``now_s``."""
+        """Records that at the monotonic time ``now_s`` all segments up to ``number`` are complete."""
         seen = self._seen
         while len(seen) > 1 and seen[1][0] <= now_s - age_s:
             seen.popleft()
@@ -52,19 +53,19 @@ class Seen:
             seen.append((now_s, number))
 
     def upto(self, age_s: float, now_s: float) -> int:
-        """Returns the last segment that was complete at ``now_s`` − ``age_s``, or 0 if there was none."""
+        """Returns the last segment that was complete at the time ``now_s`` − ``age_s``, or 0 if there was none."""
         return max((number for at_s, number in self._seen if at_s <= now_s - age_s), default=0)
 
 
 class Allowance:
-    """Rule 4 for one open log. Only the thread that owns the log may use it."""
+    """Rule 4 (the allowance) for one open log. The class is used on the owner's thread only."""
 
     def __init__(self) -> None:
         self._left = 0.0
         self._as_of_s: float | None = None
 
     def left(self, segments: int, age_s: float, now_s: float) -> int:
-        """Counts how many segments of a log of ``segments`` segments may be removed now, by the monotonic clock."""
+        """Returns how many of a log's ``segments`` segments may be removed now by the allowance."""
         full = max(1.0, segments / SHARE)
         if self._as_of_s is None:
             self._left = full
@@ -80,8 +81,8 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """How far this node's clock is believed: segments up to ``seen`` are confirmed as old. ``allowed`` more segments
-    may be removed on the word of the clock alone."""
+    """The limits on removal by age. Segments up to ``seen`` are confirmed as old. ``allowed`` further segments may be
+    removed by this node's clock alone."""
 
     seen: int
     allowed: int
@@ -89,8 +90,8 @@ class Belief:
 
 @dataclass(slots=True)
 class Aged:
-    """The segments that retention would remove for their age, oldest first. For the first ``shown`` segments, more than
-    the clock confirms the age. The first ``believed`` segments may be removed."""
+    """The segments that retention would remove for their age, oldest first. The age of the first ``shown`` segments is
+    confirmed by more than this node's clock. The first ``believed`` segments may be removed."""
 
     segments: list[Segment]
     shown: int
@@ -108,8 +109,8 @@ def believed(
     age_s: float,
     belief: Belief | None,
 ) -> Aged:
-    """Limits the segments that are ``wanted`` gone for their age by ``belief``. Without a belief, all these segments
-    may be removed."""
+    """Limits, by ``belief``, the ``wanted`` segments that are to be removed for their age. If ``belief`` is None, all
+    segments that are wanted removed for their age may be removed."""
     aged = [segment for segment, reason in wanted if reason == "age"]
     if belief is None:
         return Aged(aged, len(aged), len(aged))
@@ -120,7 +121,7 @@ def believed(
 
 
 def shown_old(segments: Sequence[Segment], sealed_us: Callable[[Segment], int], age_s: float) -> int:
-    """Counts how many of the first ``segments`` are old by the clocks of the segments after them (rule 3)."""
+    """Returns how many of the first ``segments`` are old by the times in the segments after them (rule 3)."""
     count = len(segments)
     apart = max(1, -(-count // SAMPLES_MAX))
     at = list(range(0, count, apart))

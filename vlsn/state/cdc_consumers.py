@@ -1,11 +1,11 @@
-"""CDC consumers in the small state: the consumers that have begun on a node, and the consumers of the group that are
-paused.
+"""CDC consumers (users' classes that run inside a node) in the small state, the log's table of names and values. The
+table says which consumers have begun on which node, and which consumers of the group are paused.
 
     cdc/n2/orders   {"file": "8a870f5c1c2f9f11"}    ``orders`` of node n2 has begun, with that position file
     cdc/orders      {"paused": 1700000000000000}    ``orders``, of run_on = "master", is paused since then
 
-The position of a node's consumer is stored in a file of that node alone, and its pause in the small state. If the file
-is lost, with the disk or alone, the group still knows that the consumer had a position.
+The position of a node's consumer is stored in a file of this node alone. If the position file is lost, the small state
+still shows that the consumer had a position. The pause of a consumer is stored in the small state.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ PREFIX: Final = "cdc/"
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """The value of a consumer that has begun. ``file`` is the number of its position file, 16 hex digits."""
+    """The value for a consumer that has begun. ``file`` is the number of its position file, as 16 hex digits."""
 
     file: str
 
 
 class Paused(msgspec.Struct, frozen=True):
-    """The value of a paused consumer. ``paused`` is the time when the pause began, in µs since the epoch."""
+    """The value for a paused consumer. ``paused`` is the time at which the pause began, in µs since the epoch."""
 
     paused: int
 
@@ -40,7 +40,7 @@ def begun_key(node: str, consumer: str) -> str:
 
 
 def begun_file(kept: Kept | None) -> int:
-    """Returns the number of the consumer's position file from ``kept``, or 0 if the group knows of no position file."""
+    """Returns the number of the consumer's position file from ``kept``, or 0 if the consumer has not begun."""
     begun = decoded(kept, _begun)
     try:
         return int(begun.file, 16) if begun is not None else 0
@@ -57,11 +57,11 @@ def paused_key(consumer: str) -> str:
 
 
 def paused_since(kept: Kept | None) -> int:
-    """Returns the time when the pause began, in µs since the epoch, or 0 if the consumer is not paused."""
+    """Returns the time at which the pause began, in µs since the epoch, or 0 if the consumer is not paused."""
     paused = decoded(kept, _paused)
     return max(0, paused.paused) if paused is not None else 0
 
 
 def paused_value(since_us: int) -> bytes | None:
-    """Returns the value to store for a pause that began at ``since_us``, or None if the consumer is not paused."""
+    """Returns the value to store for a pause since ``since_us``. Returns None if the consumer is not paused."""
     return msgspec.json.encode(Paused(since_us)) if since_us else None

@@ -1,10 +1,11 @@
-"""Destinations: named subscriptions with acknowledgements, their settings in the small state.
+"""Destinations: named subscriptions with acknowledgements. The settings of destinations are in the small state (the
+log's table of names and values).
 
     dest/orders     {"uuid": "8a87…", "prefix": "order-", "full_policy": "page", …}
 
-A COMMIT sets, changes or removes the settings, so they are rolled back, restored and made durable with the log. The
-acknowledgements are kept in a table of their own (``acks``), under the ``uuid``. A destination that is dropped and
-created again gets another uuid, and so has none of the old acknowledgements.
+A COMMIT entry sets, changes or removes the settings, so the settings are rolled back, restored and made durable with
+the log. The acknowledgements are kept in a table of their own (``acks``), under the destination's ``uuid``. A
+destination that is dropped and created again gets another uuid, and so has none of the old acknowledgements.
 
 A message is a DATA entry whose key begins with the prefix, except the destination's own dead letters
 (``vlsn/format/messages``). The id of a message is its VLSN.
@@ -40,7 +41,7 @@ PREFIX: Final = "dest/"
 FULL_POLICIES: Final = ("page", "drop", "block", "fail")
 PAGE_FULL_POLICIES: Final = ("drop", "fail")
 DEAD_LETTER: Final = "dead_letter"
-"""The key of dead letters if the settings name none."""
+"""The key of dead letters (reports of messages that no worker could process), unless the settings name another key."""
 _UUID: Final = re.compile(r"[0-9a-f]{16}\Z", re.ASCII)
 
 
@@ -49,35 +50,37 @@ class DestinationSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
     uuid: str
     prefix: str = ""
-    """The prefix of the keys of the destination's messages. If the prefix is empty, all entries are messages."""
+    """The prefix of the keys of the destination's messages. If it is empty, all entries are messages."""
     max_bytes: int = 0
-    """The number of unacknowledged bytes, of keys and values, from which on the destination is full."""
+    """The bytes of unacknowledged messages (keys and values) from which on the destination is full."""
     max_messages: int = 0
     full_policy: str = FULL_POLICIES[0]
     ack_timeout_s: float = 30.0
     """The seconds after which an unacknowledged message is delivered again."""
     attempts_max: int = 5
-    """The number of deliveries after which a message is dead."""
+    """The number of deliveries after which a message is dead: it is not delivered again."""
     dead_letter: str = DEAD_LETTER
-    """The key of the dead letters."""
+    """The key of the destination's dead letters."""
     page_limit_bytes: int = 0
-    """The bytes of pages from which on ``page_full_policy`` applies."""
+    """The bytes in page files (files with the messages of cleaned segments) from which on ``page_full_policy``
+    applies."""
     page_limit_messages: int = 0
-    """The messages in pages, acknowledged or not, from which on ``page_full_policy`` applies."""
+    """The number of messages in page files, acknowledged or not, from which on ``page_full_policy`` applies."""
     page_full_policy: str = PAGE_FULL_POLICIES[1]
     paused: bool = False
     redelivery_delay_s: float = 0.0
-    """The delay in seconds before a message is delivered again, after its first attempt was rejected or timed out."""
+    """The delay in seconds before a message is delivered again after its first attempt was rejected or timed out."""
     redelivery_factor: float = 1.0
     """The factor by which ``redelivery_delay_s`` grows after each further attempt."""
     redelivery_delay_s_max: float = 0.0
-    """The longest delay that ``redelivery_factor`` leads to."""
+    """The longest delay that ``redelivery_factor`` may produce."""
     max_out: int = 0
-    """The most messages that may be out (delivered and not yet acknowledged) at once."""
+    """The most messages that may be out at once, which means delivered and not yet acknowledged."""
 
     @property
     def level(self) -> int:
-        """The group level that these settings need. A binary of an earlier level could not read them."""
+        """The group's level (version of the formats) that the settings need. A binary of an earlier level could not
+        read the settings."""
         later = (self.redelivery_delay_s, self.redelivery_factor - 1.0, self.redelivery_delay_s_max, self.max_out)
         return REDELIVERY if any(later) else DESTINATIONS
 
@@ -122,7 +125,7 @@ class DestinationSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class PlacedDestination(NamedTuple):
-    """The settings of a destination, and the VLSN of the COMMIT that set them."""
+    """The settings of a destination, and the VLSN of the COMMIT that set the settings."""
 
     at: Vlsn
     settings: DestinationSettings
@@ -146,7 +149,7 @@ class DestinationView:
 
     @cached_property
     def letters(self) -> bytes:
-        """The key of the destination's dead letters."""
+        """The key of the destination's dead letters (reports of messages that no worker could process)."""
         return self.settings.dead_letter.encode()
 
     @property
@@ -160,14 +163,15 @@ _decoder = msgspec.json.Decoder(DestinationSettings)
 
 @lru_cache(DESTINATIONS_MAX)
 def key_of(name: str) -> str:
-    """Returns the name in the small state of destination ``name``. Raises ``BadArgument`` for a bad name."""
+    """Returns the name in the small state for destination ``name``. Raises ``BadArgument`` for a bad name."""
     if not is_part(name):
         raise BadArgument(f"{name[:100]!r} is no name of a destination: 1–64 of [A-Za-z0-9._-], not . or ..")
     return PREFIX + name
 
 
 def settings_of(kept: Kept | None) -> PlacedDestination | None:
-    """Reads settings. Returns None if the value is missing or is not the settings of a destination."""
+    """Decodes the settings of a destination. Returns None if the value is missing or is not the settings of a
+    destination."""
     settings = decoded(kept, _decoder)
     if kept is None or settings is None:
         return None
@@ -184,10 +188,11 @@ def settings_in(kept: Mapping[str, Kept]) -> dict[str, PlacedDestination]:
 
 
 def views_of(kept: Mapping[str, Kept], acks: AckTable) -> list[DestinationView]:
-    """Returns all destinations of a log, as far as the log's acknowledgements are folded (``AckTable.advance``).
+    """Returns all destinations of a log, as of the VLSN up to which acknowledgements are folded (``AckTable.advance``).
 
-    A destination is left out if its settings are durable but its table is not yet, or if its table belongs to another
-    uuid."""
+    A destination is left out if its settings are durable but its acknowledgements are not yet, or if the
+    acknowledgements belong to another uuid.
+    """
     placed = settings_in(kept)
     tables = {name: acks.folded.get(each.settings.uuid) for name, each in placed.items()}
     return [
@@ -198,8 +203,8 @@ def views_of(kept: Mapping[str, Kept], acks: AckTable) -> list[DestinationView]:
 
 
 class Destinations(FollowingHolds):
-    """The destinations of one log, and the holds that they place on it. Only the owner's thread may use them, under the
-    latch."""
+    """The destinations of one log, and the holds that the destinations place on the log. This object is used on the
+    owner's thread only, under the log's latch."""
 
     def __init__(self, holds: Holds, small: SmallState, acks: AckTable) -> None:
         super().__init__(holds, Owner.DESTINATION)
@@ -207,12 +212,12 @@ class Destinations(FollowingHolds):
         self._acks = acks
 
     def views(self) -> list[DestinationView]:
-        """Returns all destinations as of the VLSN up to which acknowledgements are folded, which is durable and synced
-        on this node."""
+        """Returns all destinations as of the VLSN up to which acknowledgements are folded. Acknowledgements are folded
+        only up to a VLSN that is durable, and synced on this node."""
         if not len(self._acks):
             return []
         return views_of(self._small.as_of(self._acks.folded_to), self._acks)
 
     def place(self) -> None:
-        """Places a hold for each destination at its first unacknowledged message."""
+        """Places a hold on the log for each destination, at the destination's first unacknowledged message."""
         self.follow({view.name: Vlsn(view.acked.floor + 1) for view in self.views()})

@@ -1,12 +1,13 @@
-"""The table of transactions that have handles: which of these transactions a log holds, and at which VLSNs.
+"""The table of transactions that have handles (numbers that identify commits): which of these transactions are in a
+log, and at which VLSNs.
 
 The table works like the table of producers (``producers.py``), and has the same record, but each of its names occurs
 only once. The rows are in the order of the log. When there are too many rows, the oldest row is removed.
 
     note     id → (first, last, term), at the end       one dictionary entry a transaction
     find     the place of a commit that is asked again
-    undone   what a rollback brings back: rows put out for room by what it takes away
-    fill     another copy's table, where this one lacks its beginning, with what was noted here behind it
+    undone   the rows that a rollback brings back: rows removed to make room for the commits that it undoes
+    fill     if the table's beginning is missing: takes it from another copy, and adds the rows noted here later
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _LET_GO_AT_ONCE = 1_024
 
 
 class HandlePlace(NamedTuple):
-    """The place of a transaction: its first VLSN, its COMMIT's, and their term."""
+    """The place of a transaction: its first VLSN, the VLSN of its COMMIT, and the term of both."""
 
     first: Vlsn
     last: Vlsn
@@ -40,7 +41,7 @@ class HandlePlace(NamedTuple):
 
 
 class Handles(EvictingTable[Produced]):
-    """The transactions of one log that have handles, as of the last VLSN noted."""
+    """The transactions of one log that have handles, up to the last VLSN noted."""
 
     def __init__(
         self,
@@ -50,13 +51,13 @@ class Handles(EvictingTable[Produced]):
         silent: int = PRODUCER_SILENT_VLSNS,
         lacks_to: int = 0,
     ) -> None:
-        """Builds the table from ``record``. If ``record`` is older than the field for missing rows, ``lacks_to`` is the
-        VLSN up to which the table misses at least some rows."""
+        """Builds the table from ``record``. If ``record`` is older than the field for missing rows, the table misses at
+        least some rows up to VLSN ``lacks_to``."""
         record = record or ProducersRecord()
         super().__init__(silent=silent, forgotten_to=record.forgotten_to, keyed=record.keyed)
         self._most = REMEMBERED if most is None else most
         self._rows: OrderedDict[int, Produced] = OrderedDict()
-        """The rows by handle, in the order of the log."""
+        """The rows by their handles, in log order."""
         for life in read_lives(record.lives):
             rows = life.rows
             self._rows[life.producer] = (life.producer, rows.begin, rows.firsts[-1], rows.lasts[-1], rows.terms[-1])
@@ -69,10 +70,10 @@ class Handles(EvictingTable[Produced]):
         return len(self._rows)
 
     def __contains__(self, handle: int) -> bool:
-        """Says whether the table has a row for ``handle``, however old."""
+        """Returns whether the table has a row for ``handle``, however old the row is."""
         return handle in self._rows
 
-    # Lookups, where ``at`` is the next VLSN of the log.
+    # Lookups. ``at`` is the next VLSN of the log.
 
     def find(self, handle: int, *, at: int) -> HandlePlace | None:
         row = self._rows.get(handle)
@@ -80,7 +81,7 @@ class Handles(EvictingTable[Produced]):
             return None
         return HandlePlace(Vlsn(row[_FIRST]), Vlsn(row[_LAST]), Term(row[4]))
 
-    # Changes of the table.
+    # Changes of the rows.
 
     def note(self, noted: Iterable[Produced]) -> None:
         """Adds commits that are after all commits noted before, in log order."""
@@ -102,7 +103,7 @@ class Handles(EvictingTable[Produced]):
         self._let_go()
 
     def _let_go(self) -> None:
-        """Forgets rows that no rollback restores."""
+        """Forgets removed rows that no rollback can bring back."""
         ended, settled = self._ended, self.settled
         for _ in range(_LET_GO_AT_ONCE):
             if not ended or ended[0].at > settled:
@@ -110,13 +111,13 @@ class Handles(EvictingTable[Produced]):
             ended.popleft()
 
     def settle(self, vlsn: Vlsn) -> None:
-        """Settles everything up to ``vlsn``, which is never rolled back."""
+        """Settles everything up to ``vlsn``, which no rollback can undo."""
         self.settled = max(self.settled, vlsn)
         self._let_go()
 
     def check_fill(self, known: Handles, vlsn: Vlsn) -> None:
-        """Compares this table with ``known``, the table of another copy as of ``vlsn``. After ``lacks_to`` both must
-        hold the same rows, except the rows that ``known`` has forgotten. Raises ``ValueError`` if the tables differ."""
+        """Compares this table with ``known``, another copy's table as of ``vlsn``. After ``lacks_to`` both tables must
+        have the same rows, except for rows that ``known`` has forgotten. Raises ``ValueError`` if the tables differ."""
         self.check_exact(vlsn, "transactions")
         if max(known.settled, known._evicted_to) > vlsn or len(known) > self._most:
             raise ValueError(f"{len(known)} transactions as of VLSN {vlsn}, or some that were logged later")
@@ -124,11 +125,11 @@ class Handles(EvictingTable[Produced]):
         theirs = {row for row in known._rows.values() if row[_LAST] > self.lacks_to}
         other = [row for row in mine ^ theirs if row in theirs or row[_LAST] > known._evicted_to]
         if other:
-            raise ValueError(f"{len(other)} transactions lie elsewhere there than in this log")
+            raise ValueError(f"{len(other)} transactions have other VLSNs in the other copy than in this log")
 
     def fill(self, known: Handles, vlsn: Vlsn) -> None:
-        """Replaces this table's rows with those of ``known``, which has passed ``check_fill``, and adds the rows noted
-        here after ``vlsn``. ``known`` must not be used afterwards."""
+        """Replaces this table's rows with those of ``known``, which has passed ``check_fill``, and adds this log's rows
+        after ``vlsn`` again. ``known`` must not be used afterwards."""
         behind = {row for row in chain(self._rows.values(), (each.row for each in self._ended)) if row[_LAST] > vlsn}
         known.note(sorted(behind, key=itemgetter(_LAST)))
         self._rows, self._ended, self._evicted_to = known._rows, known._ended, known._evicted_to
@@ -136,7 +137,7 @@ class Handles(EvictingTable[Produced]):
         self.keep_all()
 
     def truncate(self, last: Vlsn) -> None:
-        """Undoes all commits after ``last``, which is not below the settled VLSN."""
+        """Undoes all commits after ``last``, which must not be below the settled VLSN."""
         rows, self._evicted_to = self._as_of(last)
         self._rows = OrderedDict((row[0], row) for row in rows)
         while self._ended and self._ended[-1].at > last:
@@ -146,16 +147,16 @@ class Handles(EvictingTable[Produced]):
         for handle in self._changed:
             self._changed[handle] = self._rows.get(handle)
 
-    # For checkpoints and restores:
+    # Copies for checkpoints and restores.
 
     def snapshot(self, vlsn: Vlsn) -> Callable[[], ProducersRecord]:
-        """Copies the table; the returned call makes the record on any thread."""
+        """Copies the table. The returned function makes the record from the copy, on any thread."""
         (rows, forgotten_to), lacks_to = self._as_of(vlsn), self.lacks_to
         return lambda: ProducersRecord(forgotten_to, b"".join([life for _, life in map(_encoded, rows)]), lacks_to)
 
     def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[ProducersRecord, TableChanges]]:
-        """Prepares the changes since the last checkpoint, as of ``vlsn``: a record without rows, and the rows that
-        changed. The caller must store both. The returned call makes the record and the rows, on any thread."""
+        """Copies the changes since the last checkpoint, as of ``vlsn``. The caller must store them. The returned
+        function makes a record without rows and the changed rows, on any thread."""
         if vlsn < max(self.settled, self._kept_at):
             self.keep_all()
         ended, forgotten_to = self._undone(vlsn)
@@ -194,6 +195,6 @@ class Handles(EvictingTable[Produced]):
 
 
 def _encoded(row: Produced) -> tuple[int, bytes]:
-    """Encodes a row as a life of one submission (``producer_lives.py``)."""
+    """Encodes a row in the same form as a producer's life with one submission (``producer_lives.py``)."""
     handle, sequence, first, last, term = row
     return handle, _LIFE.pack(handle, sequence, 1, first, last, term)

@@ -1,20 +1,20 @@
-"""The history of a log: what its entries add up to (term runs, the group, the producers …), as of any VLSN still
-needed.
+"""The history of a log: all that follows from its entries, such as terms, the group, and the producers. The history can
+be computed as of any VLSN that is still needed.
 
-The history is derived from visible blocks alone. Checkpoints store it as the state record, and after a rollback it is
-computed again. A GROUP entry counts as soon as it is in the log, until it is rolled back. So the history keeps the
-durable GROUP entry and also the later ones, which may still be rolled back.
+The history is derived from visible blocks alone. Checkpoints store the history as the state record. A GROUP entry is in
+force as soon as it is in the log, until it is rolled back. So the history keeps the durable GROUP entry, and also the
+later GROUP entries, which may still be rolled back.
 
     term runs   [(1, 1, 40), (2, 41, 90)]      blocks 1–40 were sealed in term 1, 41–90 in term 2
     groups      [(2, GROUP at VLSN 2)]
-    levels      [(77, 2)]                      the group's level since VLSN 77; before the first it is 1
+    levels      [(77, 2)]                      the group's level since VLSN 77; until then it is 1
     settings    [(90, {producers: 9000})]      the other settings of the group since VLSN 90, all of them each time
-    producers   which submissions of whom it holds (``producers.py``)
-    commits     which transactions it holds that are named by their handles: a table of the same kind
+    producers   the submissions of each producer in the log (``producers.py``)
+    commits     the transactions in the log that have handles (``handles.py``)
     txn ends    [85]                           the last COMMIT of a transaction, and those that may be rolled back
     small       names with values that COMMIT entries set (``small_state.py``)
-    founding    the log's name, as its first entry says it (``own_entries.py``)
-    acks        what is acknowledged of destinations, as COMMIT entries note it (``acks.py``)
+    founding    the log's name, from its first entry (``own_entries.py``)
+    acks        the destinations' acknowledgements, from COMMIT entries (``acks.py``)
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class History:
-    """Term runs, groups and producers of one log's visible blocks, from the log's first VLSN on."""
+    """The history of one log's visible blocks: its terms, GROUP entries, producers and other tables."""
 
     def __init__(self, record: StateRecord | None = None) -> None:
         self.term_runs: list[TermRun] = []
@@ -57,7 +57,7 @@ class History:
         self.settings: list[tuple[Vlsn, Settings]] = []
         self.producers = producers_of(record) if record is not None else Producers()
         self.commits = Handles()
-        """The transactions that have handles."""
+        """The transactions that have handles (numbers that identify commits)."""
         self.txn_ends: list[Vlsn] = []
         self.founding = record.founding if record is not None else ""
         self.small = SmallState(record.small if record is not None else None)
@@ -76,7 +76,7 @@ class History:
 
     @property
     def _tables(self) -> tuple[Any, ...]:
-        """All tables. Each change of the log is applied to every table."""
+        """All tables of the history. Each change of the log is applied to every table."""
         return self.producers, self.commits, self.small, self.acks
 
     @property
@@ -94,24 +94,24 @@ class History:
 
     @property
     def level(self) -> int:
-        """The group's level by the newest entry in the log, durable or not. A reader of this log must support that
-        level."""
+        """The group's level (version of the formats) by the newest entry in the log, durable or not. A reader of this
+        log must support that level."""
         return self.levels[-1][1] if self.levels else LEVEL_1.min
 
     @property
     def settled(self) -> Vlsn:
-        """The VLSN from which on all tables are exact."""
+        """The VLSN from which on all tables can be computed exactly."""
         return Vlsn(max(table.settled for table in self._tables))
 
     @property
     def lacks_to(self) -> Vlsn:
-        """The VLSN up to which a table misses entries, since they were cleaned away before they were noted. 0 if all
-        tables are whole."""
+        """The VLSN up to which some table misses entries that were cleaned away before they were noted. 0 if all tables
+        are complete."""
         return Vlsn(max(table.lacks_to for table in self._tables))
 
     def level_at(self, durable: Vlsn) -> int:
-        """Returns the group's level as of ``durable``. The log may write that level, since no rollback takes it
-        back."""
+        """Returns the group's level as of ``durable``. The log may be written in a level that is durable, since no
+        rollback can undo the level."""
         return next((level for vlsn, level in reversed(self.levels) if vlsn <= durable), LEVEL_1.min)
 
     @property
@@ -121,18 +121,19 @@ class History:
 
     @property
     def durability(self) -> GroupDurability:
-        """The durability of appends that do not ask for one, by the newest entry in the log."""
+        """The durability of appends that request no other, by the newest entry in the log."""
         return group_durability(self.set.durability or SYNCED)
 
     def term_of(self, vlsn: Vlsn) -> Term:
-        """Returns the term in which ``vlsn`` was sealed, or 0 if the log does not contain ``vlsn``."""
+        """Returns the term in which ``vlsn`` was sealed, or 0 if ``vlsn`` is not in the log."""
         index = bisect_right(self.term_runs, int(vlsn), key=lambda run: run.first) - 1
         if index < 0 or vlsn > self.term_runs[index].last:
             return NULL_TERM
         return Term(self.term_runs[index].term)
 
     def note_term(self, term: int, first: int, last: int) -> None:
-        """Notes that the blocks of VLSNs ``first`` to ``last``, directly after the known blocks, are of ``term``."""
+        """Notes that blocks with VLSNs ``first`` to ``last`` are of ``term``. The noted blocks must follow the known
+        blocks."""
         runs = self.term_runs
         if runs and runs[-1].term == term:
             assert first == runs[-1].last + 1, (first, runs[-1])
@@ -142,7 +143,7 @@ class History:
             runs.append(TermRun(term, first, last))
 
     def note_block(self, data: Buffer) -> None:
-        """Reads a block whose kind says that it may hold GROUP or COMMIT entries, and applies those entries."""
+        """Reads a block that may hold GROUP or COMMIT entries, and applies these entries to the history."""
         self._note_own(own_entries(data, block_format.decode_header(data)))
 
     def _note_own(self, own: OwnEntries) -> None:
@@ -171,8 +172,8 @@ class History:
             self.producers.limit_from(vlsn, _producers_max(self.level, self.set))
 
     def note_submissions(self, rows: list[Produced]) -> None:
-        """Notes submissions of producers, and commits of transactions with handles, that are after all those noted
-        before."""
+        """Notes submissions of producers, and commits of transactions with handles. New rows must be after the
+        submissions and commits noted before."""
         handles = [row for row in rows if row[1] == HANDLE_SEQUENCE]
         if handles:
             self.commits.note(handles)
@@ -200,8 +201,8 @@ class History:
         return txn_end
 
     def settle(self, dtvlsn: Vlsn) -> None:
-        """Settles everything up to ``dtvlsn``, which is never rolled back. Groups before the durable one are forgotten,
-        and so is everything that only an earlier VLSN needs."""
+        """Settles everything up to ``dtvlsn``, which no rollback can undo. GROUP entries before the newest durable one
+        are forgotten, and so is everything that only VLSNs before ``dtvlsn`` need."""
         for table in self._tables:
             table.settle(dtvlsn)
         for settings in (self.groups, self.levels, self.settings):
@@ -211,14 +212,14 @@ class History:
             del self.txn_ends[0]
 
     def lacks_group(self, first: Vlsn, dtvlsn: Vlsn) -> bool:
-        """Says whether the newest GROUP entry that is never rolled back is unknown. That is so if this log, which
-        begins at ``first``, was cleaned past that entry and has lost the state record that held it."""
+        """Returns whether the newest GROUP entry that no rollback can undo is unknown. The entry is unknown if the log,
+        which begins at ``first``, was cleaned past the entry and has lost the state record with it."""
         return first > 1 and (not self.groups or self.groups[0][0] > dtvlsn)
 
     def found_state(self, known: History, vlsn: Vlsn) -> None:
-        """Takes over ``known``, the history of another copy of this log as of ``vlsn``, and keeps what was noted here
-        after ``vlsn``. ``known`` must not be used afterwards. Raises ``ValueError`` if ``known`` contradicts this log.
-        In that case nothing has changed."""
+        """Adopts ``known``, the history of another copy of this log as of ``vlsn``, and keeps what was noted here after
+        ``vlsn``. ``known`` must not be used afterwards. Raises ``ValueError``, before anything has changed, if
+        ``known`` contradicts this log."""
         tables = list(zip(self._tables, known._tables, strict=True))
         for table, theirs in tables:
             table.check_fill(theirs, vlsn)
@@ -226,7 +227,7 @@ class History:
         self.levels = _found(self.levels, known.levels, vlsn)
         settings, self.settings = _found(self.settings, known.settings, vlsn), []
         for at, told in settings:
-            held = self.set  # an entry that set only one setting was noted here without the other setting
+            held = self.set  # an entry may have set one setting here while the other settings were unknown
             whole = Settings(producers=told.producers or held.producers, durability=told.durability or held.durability)
             self.settings.append((at, whole))
         self.producers.limits_behind(vlsn, self._limits_behind(vlsn))
@@ -235,8 +236,7 @@ class History:
         self.founding = self.founding or known.founding
 
     def _limits_behind(self, vlsn: Vlsn) -> list[tuple[int, int]]:
-        """Returns the changes of the limit on producers after ``vlsn``: the VLSN of each change, and the limit from
-        there on."""
+        """Returns the changes of the limit on producers after ``vlsn``: the VLSN of each change, and the new limit."""
         changes = sorted({at for at, _ in (*self.levels, *self.settings) if at > vlsn})
         sets = {
             at: next((told for since, told in reversed(self.settings) if since <= at), Settings()) for at in changes
@@ -244,8 +244,8 @@ class History:
         return [(at, _producers_max(self.level_at(at), sets[at])) for at in changes]
 
     def begin_at_level(self, vlsn: Vlsn, level: int) -> None:
-        """Notes that the log had ``level`` by ``vlsn``, the last VLSN that was cleaned away together with the entry
-        that set the level. No level was noted here before."""
+        """Notes that the log had ``level`` by ``vlsn``, the last VLSN that was cleaned away. The entry that set the
+        level was cleaned away, too. No level may have been noted for this history before."""
         assert not self.levels
         if level > self.level:
             self.levels.append((vlsn, level))
@@ -257,12 +257,12 @@ class History:
             table.lose_before(vlsn)
 
     def give_up_lost(self) -> None:
-        """Gives up the part that ``lose_before`` has noted as lost, since no other copy has it."""
+        """Gives up the entries that ``lose_before`` has noted as lost, since no other copy has them."""
         for table in self._tables:
             table.give_up_lost()
 
     def truncate(self, last: Vlsn) -> None:
-        """Forgets all entries after ``last``, which is not below the settled VLSN."""
+        """Forgets all entries after ``last``, which must not be below the settled VLSN."""
         assert last >= self.settled, (last, self.settled)
         for table in self._tables:
             table.truncate(last)
@@ -278,7 +278,8 @@ class History:
             self.txn_ends.pop()
 
     def truncate_head(self, first: Vlsn) -> None:
-        """Lets the log begin at ``first``. The GROUP entry is kept, even if it is no longer in the log."""
+        """Makes the history begin at ``first``. The GROUP entry in force is kept, even if it is no longer in the
+        log."""
         runs = [run for run in self.term_runs if run.last >= first]
         if runs and runs[0].first < first:
             runs[0] = TermRun(runs[0].term, first, runs[0].last)
@@ -288,13 +289,13 @@ class History:
 
     def snapshot(self, vlsn: Vlsn, *, trimmed_to: Vlsn, first_segment: int) -> Callable[[], StateRecord]:
         """Copies the whole history as of ``vlsn`` for a restore. ``trimmed_to`` is the last VLSN that was cleaned away.
-        The returned call makes the ``StateRecord`` on any thread (``Producers.snapshot``)."""
+        The returned function makes the ``StateRecord`` from the copy, on any thread (``Producers.snapshot``)."""
         record = self._sum(vlsn, trimmed_to, first_segment)
         tables = {field: getattr(self, field).snapshot(vlsn) for field in (*PREFIXES, "small")}
         return lambda: replace(record, **{field: table() for field, table in tables.items()})
 
     def keep_all(self) -> None:
-        """Makes the next checkpoint write every table whole, since the store no longer holds the rows of the last
+        """Makes the next checkpoint write every table in full, since the store no longer has the rows of the last
         checkpoint."""
         for field in PREFIXES:
             getattr(self, field).keep_all()
@@ -302,9 +303,10 @@ class History:
     def checkpoint(
         self, vlsn: Vlsn, *, trimmed_to: Vlsn, first_segment: int
     ) -> Callable[[], tuple[StateRecord, dict[str, TableChanges] | None]]:
-        """Copies the content of a checkpoint as of ``vlsn``, which its caller must store. The returned call makes the
-        record on any thread, with the rows that changed since the last checkpoint. Below the level from which on tables
-        have keys, the call returns None for the rows, since the record holds all rows."""
+        """Copies the content of a checkpoint as of ``vlsn``. The caller must store the content. The returned
+        function makes the record, and the rows that changed since the last checkpoint, on any thread. If the log's
+        level is too low for tables with keys of their own, the function returns None for the rows, since the record
+        holds all rows."""
         if self.level_at(vlsn) < KEYED_FROM_LEVEL:
             whole = self.snapshot(vlsn, trimmed_to=trimmed_to, first_segment=first_segment)
             self.keep_all()
@@ -320,7 +322,7 @@ class History:
         return put_together
 
     def _sum(self, vlsn: Vlsn, trimmed_to: Vlsn, first_segment: int) -> StateRecord:
-        """Returns the record as of ``vlsn``, without its tables."""
+        """Returns the record as of ``vlsn``, without the rows of its tables."""
         copy = History()
         copy.term_runs, copy.groups = list(self.term_runs), list(self.groups)
         copy.levels, copy.settings = list(self.levels), list(self.settings)
@@ -343,13 +345,13 @@ class History:
 
 
 def _found(mine: list[tuple[Vlsn, T]], theirs: list[tuple[Vlsn, T]], vlsn: Vlsn) -> list[tuple[Vlsn, T]]:
-    """Joins the entries that another copy has as of ``vlsn`` with the entries that were noted here after ``vlsn``."""
+    """Joins the items that another copy has as of ``vlsn`` with the items that were noted here after ``vlsn``."""
     before = theirs or [each for each in mine if each[0] <= vlsn]
     return before + [each for each in mine if each[0] > vlsn]
 
 
 def producers_of(record: StateRecord) -> Producers:
-    """Makes the table of producers as of ``record``, with the limit that the log had set by then."""
+    """Makes the table of producers from ``record``, with the limit that was set in the log by then."""
     producers = Producers(record.producers)
     if since := max(record.level_vlsn, record.settings_vlsn):
         producers.limit_from(since, _producers_max(record.level, record.settings))

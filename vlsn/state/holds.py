@@ -1,14 +1,15 @@
-"""Holds: each hold is the claim of an owner that cleaning keeps the log from a VLSN on.
+"""Holds. A hold is a claim of an owner that cleaning must keep the log from some VLSN on.
 
-1. A hold has an owner and a name, and keeps every VLSN from its own VLSN on. The block that ends at a hold's VLSN stays
-   whole: a replica that has acknowledged VLSN 40 needs that block to find its matchpoint.
-2. Once cleaning has begun to remove a VLSN, no hold can be placed on it (``Trimmed``).
-3. A hold that is too far behind may be dropped so that the log can be cleaned. Its owner is notified once.
+1. A hold has an owner, a name and a VLSN, and keeps that VLSN and all later ones. The block that ends at a hold's VLSN
+   is kept as a whole: a replica that has acknowledged VLSN 40 needs that block to find its matchpoint.
+2. Once a cleaning has begun to remove a VLSN, no hold can be placed at that VLSN (``Trimmed``).
+3. A hold that is too far behind the log's end may be dropped so that the log can be cleaned. The hold's owner is
+   notified once.
 
-    feeder n2      at VLSN 4 000   for 3 s     what ends below VLSN 4 000 may go
-    backup night   at VLSN 1       for 900 s   nothing may
+    feeder n2      at VLSN 4 000   for 3 s     segments that end below VLSN 4 000 may be removed
+    backup night   at VLSN 1       for 900 s   nothing may be removed
 
-Only the owner's thread may use holds, under the log latch, as with the methods of the log. ``LogHold`` alone is for any
+Holds are used on the owner's thread only, under the log's latch, like the log itself. Only ``LogHold`` is for any
 thread.
 """
 
@@ -31,25 +32,26 @@ NAME_MAX = 64
 
 
 class Owner(StrEnum):
-    """The owner of a hold."""
+    """The kind of owner of a hold."""
 
     FEEDER = "feeder"
-    """A replica of the group that is fed, or that will be fed. The name of the hold is the member's."""
+    """A replica of the group. The name of the hold is the member's name."""
     CONSUMER = "consumer"
     """A reader that wants to continue later: a named consumer of a group (``consumers``), or a user of ``Log.hold``."""
     DESTINATION = "destination"
     """A destination whose unacknowledged messages are in the log (``destinations``)."""
     BACKUP = "backup"
-    """A copier of an embedded log's segments, which calls ``Log.hold(name, 0, owner=Owner.BACKUP)`` while it copies."""
+    """A program that copies an embedded log's segments. The program calls ``Log.hold(name, 0, owner=Owner.BACKUP)`` for
+    the time of the copy."""
     RESTORE = "restore"
-    """A peer that is restored from this node."""
+    """Another node that restores its log from this node."""
     CHECKPOINT = "checkpoint"
-    """The log's own hold on the part that the next opening of the log reads. This hold is never dropped."""
+    """The log's own hold on the part that its next opening reads. The log's own hold is never dropped."""
 
 
 @dataclass(slots=True, eq=False)
 class Hold:
-    """One hold. ``Holds.place`` makes it."""
+    """One hold on the log. ``Holds.place`` makes it."""
 
     owner: Owner
     name: str
@@ -58,9 +60,9 @@ class Hold:
     """The time at which the hold reached its present VLSN, by the monotonic clock."""
     clock: Callable[[], float] = field(repr=False)
     on_dropped: Callable[[Vlsn], None] = field(repr=False)
-    """Called when the hold is dropped, with the first VLSN that will remain."""
+    """A function that is called when the hold is dropped, with the first VLSN that will remain."""
     live: bool = True
-    """False once the hold was released, replaced or dropped, and so holds nothing any more."""
+    """False once the hold was released, replaced or dropped. A hold that is not live keeps nothing."""
 
     def __str__(self) -> str:
         return f"{self.owner} {self.name}"
@@ -78,7 +80,7 @@ class Hold:
 
 
 class Holds:
-    """The holds of one log. ``floor`` is the last VLSN that cleaning has decided to remove."""
+    """All holds on one log. ``floor`` is the last VLSN that a cleaning has decided to remove."""
 
     def __init__(self, *, clock: Callable[[], float], floor: Vlsn = NULL_VLSN) -> None:
         self.floor = floor
@@ -94,9 +96,9 @@ class Holds:
     def place(
         self, owner: Owner, name: str, vlsn: Vlsn, *, on_dropped: Callable[[Vlsn], None] = lambda _: None
     ) -> Hold:
-        """Places a hold from ``vlsn`` on (0: the whole log). It replaces an older hold of the same owner and name.
-        Raises ``Trimmed`` if part of that is removed or about to be, and ``BadArgument`` for a bad name or too many
-        holds."""
+        """Places a hold from ``vlsn`` on (0: the whole log). The new hold replaces an older hold of the same owner and
+        name. Raises ``Trimmed`` if some VLSN from ``vlsn`` on was removed or is about to be removed. Raises
+        ``BadArgument`` for a bad name or too many holds."""
         if not 1 <= len(name) <= NAME_MAX or not name.isprintable():
             raise BadArgument(f"{name[:NAME_MAX]!r} is no name of a hold; use 1 to {NAME_MAX} printable characters")
         first = Vlsn(self.floor + 1)
@@ -109,12 +111,12 @@ class Holds:
         return hold
 
     def release(self, hold: Hold) -> None:
-        """Releases a hold. Does nothing if the hold is no longer live."""
+        """Releases ``hold``. Does nothing if the hold was released, replaced or dropped before."""
         if hold.live:
             self._end(hold.owner, hold.name)
 
     def drop(self, hold: Hold, first: Vlsn) -> None:
-        """Drops a hold, and notifies its owner that the log will begin at ``first``."""
+        """Drops ``hold``, and notifies its owner that the log will begin at ``first``."""
         if hold.live:
             self._end(hold.owner, hold.name)
             hold.on_dropped(first)
@@ -126,9 +128,9 @@ class Holds:
 
 
 class FollowingHolds:
-    """The holds of one owner by name. ``follow`` makes them equal to the wanted ones. Only the owner's thread may use
-    them, under the latch. ``dropped`` is called with the name of a hold that was too far behind, and the first VLSN
-    that will remain."""
+    """The holds of one owner, by name. ``follow`` makes the holds equal to the wanted ones. The holds are used on the
+    owner's thread only, under the latch. ``dropped`` is called when a hold was too far behind, with the hold's name and
+    the first VLSN that will remain."""
 
     def __init__(self, holds: Holds, owner: Owner) -> None:
         self.dropped: Callable[[str, Vlsn], None] = lambda name, first: None
@@ -137,7 +139,7 @@ class FollowingHolds:
         self._held: dict[str, Hold] = {}
 
     def follow(self, wanted: Mapping[str, Vlsn]) -> None:
-        """Places the ``wanted`` holds, and releases all others of the owner. No hold is placed for a name whose VLSN
+        """Places the ``wanted`` holds, and releases the owner's other holds. No hold is placed for a name whose VLSN
         was cleaned away."""
         for name in [name for name in self._held if name not in wanted]:
             self._holds.release(self._held.pop(name))
@@ -155,12 +157,13 @@ class FollowingHolds:
 
 
 class LogHold:
-    """A hold on an embedded log, for any thread. As a context manager it releases the hold at the end."""
+    """A hold on an embedded log, for any thread. As a context manager it releases the hold at the end of the block."""
 
     def __init__(
         self, holds: Holds, latch: AbstractContextManager[object], hold: Hold, check: Callable[[], None]
     ) -> None:
-        """Wraps a hold; ``check`` raises ``LogClosed`` in a forked child, whose latch may be held for ever."""
+        """Wraps ``hold``. ``check`` raises ``LogClosed`` in a forked child process, in which the latch may never be
+        released."""
         self._holds = holds
         self._check = check
         self._latch = latch

@@ -1,8 +1,7 @@
 """The base of all tables that follow the log (``producers``, ``handles``, ``small_state``, ``acks``).
 
-From ``settled`` on, a table is exact as of any VLSN, and can be rolled back to any VLSN. If a cleaned log has lost its
-state record, its tables know nothing of the entries up to ``lacks_to``. Another copy of the table fills in the missing
-part.
+A table can be rolled back to any VLSN from ``settled`` on. If a cleaned log has lost its state record, its tables miss
+the entries up to ``lacks_to``. The missing part is then filled in from another copy of the table.
 
 In the ``state`` store, each row of a table has a key of its own. A checkpoint writes only the rows that changed
 (``TableChanges``).
@@ -23,19 +22,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TableChanges:
-    """The rows that a checkpoint writes, and the names whose rows it deletes. With ``whole``, all earlier rows are
-    deleted."""
+    """The rows that a checkpoint writes, and the names whose rows the checkpoint deletes. With ``whole``, all earlier
+    rows are deleted."""
 
     puts: Iterable[tuple[int, bytes]]
-    """The name and the encoded row of each row to write. The store may iterate ``puts`` twice; each row is encoded only
-    when the iteration reaches it."""
+    """The name and the encoded bytes of each row to write. The store may iterate ``puts`` twice. Each row is encoded
+    only when the iteration reaches it."""
     deletes: list[int]
     whole: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded(Generic[R]):
-    """Rows that are encoded only when they are iterated."""
+    """Rows of a table that are encoded only when they are iterated."""
 
     rows: Collection[R]
     encode: Callable[[R], tuple[int, bytes]]
@@ -45,12 +44,13 @@ class Encoded(Generic[R]):
 
 
 class LogTable:
-    """The base of all tables: the VLSNs between which a table is known. Only the owner's thread may use a table."""
+    """The base of all tables: the VLSNs from which and up to which a table is known. A table is used on the owner's
+    thread only."""
 
     settled: int
-    """The table is exact from this VLSN on."""
+    """The VLSN from which on the table can be rolled back exactly."""
     lacks_to: int
-    """Entries up to this VLSN were cleaned away before they were noted; 0 for a whole table."""
+    """Entries up to this VLSN were cleaned away before the table noted them; 0 if the table is complete."""
 
     def lose_before(self, vlsn: Vlsn) -> None:
         """Notes that entries before ``vlsn`` were never noted here, and are no longer in the log."""
@@ -58,18 +58,20 @@ class LogTable:
         self.settled = max(self.settled, self.lacks_to)
 
     def give_up_lost(self) -> None:
-        """Gives up the missing part, which counts as never set, or as forgotten."""
+        """Gives up the missing part of the table. Values in the missing part are treated as never set, or as
+        forgotten."""
         self.lacks_to = NULL_VLSN
 
     def check_exact(self, vlsn: Vlsn, what: str) -> None:
-        """Raises ``ValueError`` if this table is not exact as of ``vlsn``, the VLSN of another copy's table."""
+        """Raises ``ValueError`` if this table cannot be computed exactly as of ``vlsn``, the VLSN of another copy's
+        table."""
         if vlsn < self.settled:
             raise ValueError(f"{what} as of VLSN {vlsn}: this table is exact from {self.settled} on")
 
 
 class Ended(NamedTuple, Generic[T]):
-    """A row that was removed when the submission at VLSN ``at`` was noted. ``evicted_to`` is the table's value before
-    the removal."""
+    """A row that was removed to make room when the submission at VLSN ``at`` was noted. ``evicted_to`` is the table's
+    value before the removal."""
 
     at: int
     name: int
@@ -78,19 +80,20 @@ class Ended(NamedTuple, Generic[T]):
 
 
 class EvictingTable(LogTable, Generic[T]):
-    """A table of bounded size, which removes the row with the oldest submission before it adds one too many."""
+    """A table of limited size. When a new row would be one too many, the row with the oldest submission is removed."""
 
     def __init__(self, *, silent: int, forgotten_to: int, keyed: bool) -> None:
         self._silent = silent
         self._evicted_to = forgotten_to
         self._ended: deque[Ended[T]] = deque()
         self._changed: dict[int, Any] = {}
-        """The rows that may differ from the last checkpoint, by name. None marks a row that was removed."""
+        """The rows that may have changed since the last checkpoint, by name. None stands for a removed row."""
         self._whole = not keyed
         """True if the next checkpoint writes every row."""
 
     def forgotten_to(self, *, at: int) -> Vlsn:
-        """Returns the VLSN after which no submission was forgotten. ``at`` is the next VLSN to be assigned."""
+        """Returns the VLSN after which no submission was forgotten. ``at`` is the next VLSN that the log will
+        assign."""
         return Vlsn(max(self._evicted_to, at - self._silent - 1, NULL_VLSN))
 
     def forget_before(self, vlsn: Vlsn) -> None:
@@ -102,20 +105,19 @@ class EvictingTable(LogTable, Generic[T]):
         super().lose_before(vlsn)
 
     def keep_all(self) -> None:
-        """Makes the next checkpoint write every row, since the store no longer holds the rows of the last
-        checkpoint."""
+        """Makes the next checkpoint write every row, since the store no longer has the rows of the last checkpoint."""
         self._whole = True
         self._changed = {}
 
     def _ended_behind(self, vlsn: int) -> Iterator[Ended[T]]:
-        """Yields the rows that were removed after ``vlsn``, the newest first."""
+        """Yields the rows that were removed after ``vlsn``, starting with the newest."""
         for ended in reversed(self._ended):
             if ended.at <= vlsn:
                 return
             yield ended
 
     def _undone(self, vlsn: int) -> tuple[dict[int, T], int]:
-        """Returns the rows, by name, that were removed after ``vlsn``, and the last VLSN evicted before that."""
+        """Returns the rows, by name, that were removed after ``vlsn``, and the last VLSN evicted before ``vlsn``."""
         rows: dict[int, T] = {}
         evicted_to = self._evicted_to
         for ended in self._ended_behind(vlsn):

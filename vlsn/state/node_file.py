@@ -1,24 +1,24 @@
-"""The node file: this node's identity, and its promises in elections.
+"""The node file: the identity of this node, and the promises that it has made in elections.
 
-The file has two slots of one page each. Both hold the same record:
+The file has two slots of 4 KiB each. Both slots hold the same record:
 
     0        8       12  16       24          32   40        48         56         64    96   128
     |VLSNNODE|version| 0 |sequence|incarnation|term|vote_term|floor_term|floor_vlsn|group|node|voted_for| zeros |crc|
 
-A change is written to slot one and synced, then written to slot two and synced. The return of that last sync is the
-*commit point*: nothing relies on the change before it. On opening, the readable slot with the higher sequence is right.
-If both sequences are equal (a floor or a restore's term was being written), slot one is right. Opening the file makes
-both slots equal.
+A change is written to slot one and synced, then written to slot two and synced. The *commit point* is the return of the
+second sync: nothing relies on the change before it. When the file is opened, the readable slot with the higher sequence
+is right. If both slots have the same sequence (a vote floor or a restore's term was being written), slot one is right.
+Opening the file makes both slots equal.
 
-    cut while slot one was written    one torn or new, two old      the old record, or the new one: nobody was told
-    cut while slot two was written    one new, two torn or old      the new record
-    both unreadable                   Damaged: the node is a new incarnation, however full its log
-    one of another version, crc right WrongVersion, whatever the other holds: nothing is written
+    crash while slot one was written  one torn or new, two old      the old record, or the new one: both are right
+    crash while slot two was written  one new, two torn or old      the new record
+    both unreadable                   Damaged: the node becomes a new incarnation
+    one of another version, crc right WrongVersion: nothing is written
 
 Every later version keeps the magic, the version and the crc at these offsets. The version is the level (``levels``)
-that the node has promised to read. An older binary may not know that level, and so refuses the file. Opening syncs the
-file before it reads, and reads from the medium, not from the page cache. Otherwise a promise that only the page cache
-held could be lost later.
+that the node has promised to read. A binary that does not support that level refuses the file. Opening the file first
+syncs it, and then reads it from the medium, not from the page cache. Without the sync, a promise that is only in the
+page cache could be lost later.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ assert _SLOT.size == 160
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRecord:
-    """The content of the node file. ``voted_for`` is the name of the node that got the vote in ``vote_term``, or "" if
-    none did. The vote floor is a term and a VLSN (0, 0 for none). The node does not vote for a log below its vote
-    floor, and is no candidate with such a log. Only the node file sets ``sequence``."""
+    """The content of the node file. ``voted_for`` is the name of the node that got this node's vote in ``vote_term``,
+    or "" for no vote. The vote floor is a term and a VLSN (0, 0 for none): the node does not vote for a log that ends
+    below it, and is no candidate with such a log. Only ``NodeFile`` sets ``sequence``."""
 
     group: str
     node: str
@@ -64,10 +64,10 @@ class NodeRecord:
     floor_vlsn: int = 0
     sequence: int = 1
     level: int = 1
-    """The slot's version, which never decreases."""
+    """The version of the slot, which never decreases."""
 
     def encode(self) -> bytes:
-        """Encodes one slot."""
+        """Encodes the bytes of one slot."""
         fault = self._fault()
         assert fault is None, fault
         head = _SLOT.pack(
@@ -89,7 +89,7 @@ class NodeRecord:
 
     @classmethod
     def decode(cls, slot: Buffer) -> NodeRecord:
-        """Decodes the record in one whole slot. Raises ``BadBody`` for a damaged slot, and ``WrongVersion``."""
+        """Decodes the record in one whole slot. Raises ``BadBody`` for a damaged slot, or ``WrongVersion``."""
         if len(slot) != SLOT_BYTES:
             raise BadBody(f"a node file slot of {len(slot)} bytes")
         slot = bytes(slot)
@@ -131,19 +131,19 @@ class NodeRecord:
 
 
 class NodeFile:
-    """The open node file. Only one thread may use it at a time. Every call may block on the disk."""
+    """The open node file. Only one thread may use it at a time. Every method may block on the disk."""
 
     def __init__(self, file: File, record: NodeRecord) -> None:
         self._file = file
         self.record = record
-        """The record that both slots hold, synced."""
+        """The record that is in both slots, synced."""
         self._failed = False
 
     @classmethod
     def open(cls, disk: Disk, path: str) -> NodeFile:
         """Opens the file, reads the record, and makes both slots equal and durable together with the file's name.
-        Raises ``WrongVersion``, ``Damaged`` when neither slot can be read, ``LogFailed`` when a sync fails,
-        ``FileNotFoundError`` without a file."""
+        Raises ``WrongVersion``, ``Damaged`` if neither slot can be read, ``LogFailed`` if a sync fails, or
+        ``FileNotFoundError`` if there is no file."""
         file = disk.open(path, write=True)
         try:
             _settle(disk, path, file)
@@ -151,7 +151,7 @@ class NodeFile:
             right = _newer(slots, path)
             one, two = (slot if isinstance(slot, NodeRecord) else None for slot in slots)
             node_file = cls(file, right)
-            # Only the wrong slot is written, so that the right slot stays whole whatever happens.
+            # Only the wrong slot is written, so that the right slot stays intact whatever happens.
             if one != right:
                 node_file._write(0, right.encode())
             if two != right:
@@ -162,12 +162,12 @@ class NodeFile:
         return node_file
 
     def replace(self, record: NodeRecord, *, learned: bool = False) -> NodeRecord:
-        """Writes ``record``, with the next sequence, as the node's record, durable on return, and returns it. Within
-        one incarnation the term never decreases. The sequence stays the same if only a floor changes, or if the change
-        was ``learned`` from another node's log. Otherwise an old image of the disk, which writes such a change before
-        it was compared, could pass for the disk that has made the promises. A vote is never taken back within its term.
-        A record with another vote, or none, for that term is refused with ``LogFailed`` and not written. After the disk
-        has failed once (``LogFailed``), the file's content is unknown, and every further call raises ``LogFailed``."""
+        """Writes ``record`` with the next sequence, durable on return, and returns the record as written. Within one
+        incarnation the term never decreases. The sequence stays the same if only a vote floor changes, or if the change
+        was ``learned`` from another node's log. A higher sequence would be wrong there: an old image of the disk makes
+        such changes too, and could then pass for the newest image. A vote is never changed within its term. A record
+        that would change the vote of its term is refused with ``LogFailed`` and not written. After the disk has failed
+        once, the file's content is unknown, and every further call raises ``LogFailed``."""
         mine = self.record
         assert record.incarnation != mine.incarnation or record.term >= mine.term
         assert record.level >= mine.level
@@ -206,7 +206,7 @@ class NodeFile:
 
 
 def create(disk: Disk, path: str, record: NodeRecord) -> NodeFile:
-    """Creates a node file, durable with its name on return. No reader ever sees a half-written file."""
+    """Creates a node file. The file and its name are durable on return. No reader ever sees a half-written file."""
     slot = record.encode()
     fresh = path + ".new"
     if disk.exists(fresh):
@@ -224,13 +224,13 @@ def create(disk: Disk, path: str, record: NodeRecord) -> NodeFile:
 
 
 def read(disk: Disk, path: str) -> NodeRecord:
-    """Reads the record, for tools that never write. Raises as ``NodeFile.open`` does."""
+    """Reads the record, for tools that never write. Raises the errors of ``NodeFile.open``."""
     return read_slots(disk, path)[0]
 
 
 def read_slots(disk: Disk, path: str) -> tuple[NodeRecord, dict[int, Exception]]:
-    """Reads the record, and returns the faults of unreadable slots by the slots' numbers (1, 2). Raises as ``read``
-    does."""
+    """Reads the record. Also returns the fault of each unreadable slot, by the slot's number (1, 2). Raises the errors
+    of ``read``."""
     with closing(disk.open(path)) as file:
         slots = _slots(file, path)
     faults = {number: slot for number, slot in enumerate(slots, 1) if not isinstance(slot, NodeRecord)}
@@ -238,7 +238,7 @@ def read_slots(disk: Disk, path: str) -> tuple[NodeRecord, dict[int, Exception]]
 
 
 def _settle(disk: Disk, path: str, file: File) -> None:
-    """Writes to the medium, or drops from the cache, what an earlier process wrote and did not sync."""
+    """Writes the unsynced bytes of an earlier process to the medium, or drops them from the page cache."""
     try:
         file.sync()
         file.drop_cache()
@@ -259,7 +259,7 @@ def _slots(file: File, path: str) -> list[NodeRecord | Exception]:
 
 
 def _slot(file: File, index: int) -> NodeRecord | Exception:
-    """Reads the slot at ``index`` alone, since the sector of only one slot may be bad."""
+    """Reads the slot at ``index`` alone, since a bad sector may be in the other slot only."""
     try:
         return NodeRecord.decode(file.read(index * SLOT_BYTES, SLOT_BYTES))
     except BadBody as error:
@@ -271,12 +271,13 @@ def _slot(file: File, index: int) -> NodeRecord | Exception:
 
 
 def _newer(slots: Sequence[NodeRecord | Exception], path: str) -> NodeRecord:
-    """Returns the newer record. If both have the same sequence, returns that of slot one, which is written first."""
+    """Returns the newer of the two records. If both have the same sequence, returns that of slot one, which is written
+    first."""
     readable = [slot for slot in slots if isinstance(slot, NodeRecord)]
     if readable:
         return max(readable, key=lambda slot: slot.sequence)
     for slot in slots:
-        # the disk may still return the slot later, so this is no reason to take a new identity
+        # The disk may still return the slot later, so this error is no reason to become a new incarnation.
         if isinstance(slot, OSError):
             raise slot
     raise Damaged("neither slot of the node file can be read", file=path)

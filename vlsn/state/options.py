@@ -58,8 +58,8 @@ _BOUNDS: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """Settings of a local log. Sizes are in bytes, times in seconds. With ``roll_period_s`` 0, segments are never
-    rolled for their age. Raises ``BadArgument`` for a value that is out of range or not a number."""
+    """Settings of a local log. Sizes are in bytes, times in seconds. If ``roll_period_s`` is 0, no segment is closed
+    for its age. Raises ``BadArgument`` for a value that is out of range or not a number."""
 
     segment_bytes: int = SEGMENT_BYTES
     block_bytes_max: int = BLOCK_BYTES_MAX
@@ -75,14 +75,15 @@ class LogOptions:
     roll_period_s: float = 0.0
     free_bytes_min: int = FREE_BYTES_MIN
     retention_bytes: int = 0
-    """The bytes of all segment files above which the oldest are removed. 0: none is removed for size."""
+    """If all segment files together have more bytes than this, the oldest segments are removed. 0: no limit on size."""
     retention_age_s: float = 0.0
-    """The age of a segment's last entry above which the segment is removed. 0: none is removed for age."""
+    """A segment is removed if its last entry is older than this. 0: no limit on age."""
     hold_bytes_max: int = HOLD_BYTES_MAX
-    """The bytes of log that one hold may keep. 0: no limit."""
+    """The most bytes of log that one hold may keep from being removed. 0: no limit."""
     durable_when_synced: bool = True
-    """True if the embedded log counts as durable what it has synced. If False, the log's owner reports what is durable
-    (``Log.raise_durable``), and may roll the log back to there. An owner that keeps copies elsewhere does so."""
+    """If True, an embedded log treats entries as durable once it has synced them. If False, the log's owner reports
+    which entries are durable (``Log.raise_durable``), and may roll back the other entries. The value False is for an
+    owner that keeps copies elsewhere."""
 
     def __post_init__(self) -> None:
         for name, (low, high) in _BOUNDS.items():
@@ -111,13 +112,13 @@ class LogStats:
     index: IndexStats = field(default_factory=IndexStats)
     """The counters of the VLSN index, which the index itself updates."""
     write_errors: int = 0
-    """The groups whose write or sync failed, and that were written again in the next segment."""
+    """The number of groups whose write or sync failed, and that were written again in the next segment."""
     unacked: int = 0
-    """The entries that the writer has not acknowledged yet."""
+    """The number of entries that the writer has not acknowledged yet."""
     waiting_for_sync: int = 0
-    """The submissions that are written and not synced yet."""
+    """The number of submissions that are written but not synced yet."""
     appends_per_sync: Histogram = field(default_factory=lambda: Histogram(SHARES))
     group_bytes: Histogram = field(default_factory=lambda: Histogram(GROUP_BYTES))
     sync_seconds: Seconds = field(default_factory=Seconds)
-    """The duration of writing and syncing one group, on the writer's thread."""
+    """The durations of writing and syncing one group, measured on the writer's thread."""
     rolls: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ROLL_REASONS, 0))

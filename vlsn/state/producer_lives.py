@@ -1,9 +1,10 @@
-"""Lives of producers: the remembered submissions of each producer, in memory and as bytes.
+"""Lives of producers. The life of a producer (a client that sends numbered submissions) has the producer's remembered
+submissions, in memory or encoded as bytes.
 
     bytes   u64 each: producer, sequence of the first row, rows n; then n first VLSNs, n last ones, n terms
 
-Columns are only appended to. To forget rows, a life makes new columns. A rollback of rows that were handed out does the
-same. So a holder of ``Rows`` may read them on any thread, as of any VLSN up to the one at which the holder got them.
+Columns of a life are only appended to. To forget rows, or to roll back rows that were copied for a checkpoint, a life
+makes new columns. So the holder of a copy (``Rows``) may read it on any thread, as of any VLSN up to that of the copy.
 """
 
 from __future__ import annotations
@@ -33,19 +34,22 @@ HEAD = Struct("<QQQ")
 WORD = 8
 _HEAD_WORDS = 3
 _NEVER: array[int] = array("Q")
-"""The crossings of a producer that never crossed. This shared array must never be appended to."""
+"""The crossings of a producer that never left the set of recent producers. This shared array must never be appended
+to."""
 SPARE_ROWS = 8
-"""The most rows that a life may have beyond the remembered ones before they are dropped by copying."""
+"""The most rows that a life may have beyond the remembered ones. With more rows, the columns are copied without
+them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerLimits:
-    """The limits of the table of producers. They are the same on every node, since otherwise the nodes' tables would
-    differ. For each of the ``recent`` producers with the newest submissions, the last ``remembered`` submissions are
-    remembered. For any other producer, only the last ``least`` submissions before it left that set are remembered."""
+    """The limits of the table of producers. The limits must be the same on every node; otherwise the nodes' tables
+    would differ. The *recent* producers are the ``recent`` ones with the newest submissions. Of a recent producer, the
+    last ``remembered`` submissions are remembered. Of any other producer, the last ``least`` submissions are
+    remembered."""
 
     producers: int = PRODUCERS_AT_LEVEL_1
-    """The limit on producers, unless the log has set another (``Producers.limit_from``)."""
+    """The limit on the number of producers, unless an entry of the log has set another (``Producers.limit_from``)."""
     remembered: int = PRODUCER_REMEMBERED_MAX
     silent: int = PRODUCER_SILENT_VLSNS
     recent: int = PRODUCERS_RECENT
@@ -53,8 +57,8 @@ class ProducerLimits:
 
 
 class ProducerPlace(msgspec.Struct, frozen=True):
-    """The place of a producer: ``next`` is the sequence that its next submission must have. The other fields are the
-    place of its last submission."""
+    """The place of a producer. ``next`` is the sequence that its next submission must have. All other fields describe
+    the producer's last submission."""
 
     next: int = 0
     first: int = 0
@@ -63,11 +67,12 @@ class ProducerPlace(msgspec.Struct, frozen=True):
 
 
 class Rows(msgspec.Struct, frozen=True, gc=False):
-    """Consecutive submissions of one producer. All columns have the same length and are not empty. These objects are
-    excluded from garbage collection, which would pause everything to visit them. They are in no reference cycle."""
+    """Consecutive submissions of one producer. All columns have the same length, and have at least one row. Objects of
+    this class are excluded from garbage collection, which would pause the process to visit them. Such an object is in
+    no reference cycle."""
 
     begin: int
-    """The sequence of the first row."""
+    """The sequence of the submission in the first row."""
     firsts: array[int]
     lasts: array[int]
     terms: array[int]
@@ -75,19 +80,20 @@ class Rows(msgspec.Struct, frozen=True, gc=False):
     """The VLSNs at which the producer left the set of recent producers, ascending."""
 
     def upto(self, vlsn: int) -> int:
-        """Counts the rows whose VLSN is at or before ``vlsn``."""
+        """Returns the number of rows whose VLSN is at or before ``vlsn``."""
         return bisect_right(self.lasts, vlsn)
 
     def start(self, end: int, vlsn: int, limits: ProducerLimits) -> int:
-        """Returns the index of the first row that is remembered as of ``vlsn``, when the life had ``end`` rows."""
+        """Returns the index of the first row that is remembered as of ``vlsn``. The life had ``end`` rows at that
+        VLSN."""
         start = max(0, end - limits.remembered)
         if self.crossed and (times := bisect_right(self.crossed, vlsn)):
             start = max(start, self.upto(self.crossed[times - 1]) - limits.least)
         return start
 
     def cut(self, start: int, end: int, settled: int, upto: int) -> Rows:
-        """Copies rows ``start`` to ``end`` (exclusive), which begin at or before VLSN ``settled``, and the crossings up
-        to ``upto``."""
+        """Copies rows ``start`` to ``end`` (exclusive), which begin at or before VLSN ``settled``. Also copies the
+        crossings (the VLSNs at which the producer left the recent ones) up to ``upto``."""
         times = bisect_right(self.crossed, settled)
         crossed = self.crossed[max(0, times - 1) : bisect_right(self.crossed, upto)]
         firsts, lasts, terms = (column[start:end] for column in (self.firsts, self.lasts, self.terms))
@@ -99,11 +105,12 @@ class Rows(msgspec.Struct, frozen=True, gc=False):
 
 
 Part: TypeAlias = "tuple[int, array[int], array[int], array[int]] | None"
-"""The sequence of the first of consecutive submissions, and their columns. None if there are no submissions."""
+"""The columns of consecutive submissions, after the sequence of the first submission. None if there are no
+submissions."""
 
 
 class Life(msgspec.Struct, gc=False, eq=False):
-    """The life of one producer: its submissions, as long as each sequence is one more than the one before."""
+    """The life of one producer: its submissions with consecutive sequences."""
 
     producer: int
     rows: Rows
@@ -114,7 +121,7 @@ class Life(msgspec.Struct, gc=False, eq=False):
 
     @property
     def next(self) -> int:
-        """The sequence that the next submission must have."""
+        """The sequence that the producer's next submission must have."""
         return self.rows.begin + len(self.rows.lasts)
 
     @property
@@ -126,8 +133,8 @@ class Life(msgspec.Struct, gc=False, eq=False):
         return len(self.rows.lasts)
 
     def place(self, sequence: int, limits: ProducerLimits) -> tuple[Vlsn, Vlsn, Term] | None:
-        """Returns the first VLSN, the last VLSN and the term of a remembered submission, or None for any other
-        submission."""
+        """Returns the first VLSN, the last VLSN and the term of submission ``sequence``. Returns None if that
+        submission is not remembered."""
         rows, row = self.rows, sequence - self.rows.begin
         if not rows.start(len(self), NUMBER_MAX, limits) <= row < len(self):
             return None
@@ -141,7 +148,7 @@ class Life(msgspec.Struct, gc=False, eq=False):
         return ProducerPlace(rows.begin + end, rows.firsts[end - 1], rows.lasts[end - 1], rows.terms[end - 1])
 
     def cross(self, vlsn: int) -> None:
-        """Notes that the producer is not a recent one from ``vlsn`` on."""
+        """Notes that from ``vlsn`` on the producer is not a recent one."""
         if self.rows.crossed is _NEVER:
             self.rows = msgspec.structs.replace(self.rows, crossed=array("Q", (vlsn,)))
         else:
@@ -164,13 +171,14 @@ class Life(msgspec.Struct, gc=False, eq=False):
 
     def truncate(self, last: int, *, apart: bool) -> None:
         """Undoes the submissions after ``last``. With ``apart``, the rows are copied first, so that present holders of
-        the rows see no change."""
+        rows see no change."""
         rows, end = self.rows, self.rows.upto(last)
         if apart or end < len(self) or (rows.crossed and rows.crossed[-1] > last):
             self.rows = rows.cut(0, end, 0, last)
 
     def forget_spare(self, settled: int, limits: ProducerLimits) -> None:
-        """Forgets the rows that no VLSN above ``settled`` needs, once there are enough of them to be worth a copy."""
+        """Forgets the rows that no VLSN above ``settled`` needs, once there are enough of these rows to be worth a
+        copy."""
         end = self.rows.upto(settled)
         if end > SPARE_ROWS:
             spare = self.rows.start(end, settled, limits)
@@ -179,8 +187,8 @@ class Life(msgspec.Struct, gc=False, eq=False):
 
 
 def read_lives(lives: bytes) -> list[Life]:
-    """Decodes concatenated lives. They are ordered by their last submission, the oldest first. Raises ``ValueError``
-    for bytes that are not such lives."""
+    """Decodes the concatenated lives of several producers, which are ordered by their last submissions, oldest first.
+    Raises ``ValueError`` for bytes that are not such lives."""
     words = array("Q")
     words.frombytes(lives)
     found: list[Life] = []
@@ -208,7 +216,7 @@ def _check_order(
     starts: np.ndarray[tuple[int], np.dtype[np.int64]],
     counts: np.ndarray[tuple[int], np.dtype[np.int64]],
 ) -> None:
-    """Checks that each submission is after its producer's previous one, and that lives are ordered by their last
+    """Checks that each submission is after the previous one of its producer, and that lives are ordered by their last
     submissions. Raises ``ValueError`` if not."""
     if not found:
         return
@@ -228,7 +236,7 @@ def _check_order(
 
 
 def split_lives(lives: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yields each producer with its encoded life. ``lives`` must be readable by ``read_lives``."""
+    """Yields each producer with the bytes of its life. ``lives`` must be bytes that ``read_lives`` can decode."""
     at = 0
     while at < len(lives):
         producer, _, count = HEAD.unpack_from(lives, at)

@@ -1,31 +1,32 @@
-"""Producers: the submissions of each producer that a log holds, so that the master logs no submission twice.
+"""The table of producers. A producer is a client that numbers its submissions. The table has the submissions of each
+producer that are in the log, so that the master logs no submission twice.
 
-The table is a function of the visible log up to a VLSN. So the table is the same on every node, after every change of
-master, opening of the log and rollback:
+The table follows from the visible log up to a VLSN. So the table is the same on every node, also after a change of
+master, an opening of the log or a rollback:
 
-1. A producer's *life* is a run of its submissions whose sequences rise by one. The table knows the next sequence of
-   each life, and the VLSNs of its last ``remembered`` submissions. Once ``recent`` other producers have submitted
-   since, the table knows only the last ``least`` submissions.
-2. A producer whose last submission lies more than ``silent`` VLSNs back is forgotten. When a new producer would exceed
-   the log's limit at that VLSN, the producers with the oldest last submissions are removed. A producer whose last
-   submission is after ``forgotten_to`` was not removed that way, so for it "unknown" means "never logged". For any
-   other producer "unknown" may mean "forgotten".
-3. The table, with its limit, can be rolled back to any VLSN from the settled one on. What only earlier VLSNs need is
-   not kept.
-4. If a cleaned log has lost its state record, the table has noted nothing up to ``lacks_to``. Until another copy of the
-   table has filled in that part, "unknown" and "not remembered" mean nothing. Meanwhile no producer is removed for a
-   new one, since the entry that set the log's limit may be missing, too.
+1. A producer's *life* is a run of its submissions whose sequences rise by one. For each life the table has the next
+   sequence, and the VLSNs of the last ``remembered`` submissions. Once ``recent`` other producers have submitted since,
+   the table has only the last ``least`` submissions of that life.
+2. A producer whose last submission is more than ``silent`` VLSNs back is forgotten. When a new producer would exceed
+   the log's limit at that VLSN, the producers with the oldest last submissions are removed. No producer with a
+   submission after ``forgotten_to`` was removed. So if a submission after ``forgotten_to`` is not in the table, it was
+   never logged. An older submission that is not in the table may have been forgotten.
+3. The table, with its limit, can be rolled back to any VLSN from ``settled`` on. Rows that only a rollback to an
+   earlier VLSN would need are dropped.
+4. If a cleaned log has lost its state record, the table misses the submissions up to ``lacks_to``. Until the missing
+   submissions are filled in from another copy of the table, the absence of a submission proves nothing. Meanwhile no
+   producer is removed for a new one, since the entry that set the log's limit may be missing, too.
 
     appended   A/0 A/1 B/0 A/2 …      A: next 3, A/1 is VLSN 2      B: next 1
                VLSN 1   2   3   4     truncate(3):  A: next 2       settle(2): only VLSN 3 and 4 can be undone
 
-``checkpoint`` writes either the lives that changed since the last checkpoint, or all lives. The cost to the caller is
-constant if only changed lives are written, and about 50 ns for each life if all are. The rest of the work is done on
-any thread.
+``checkpoint`` writes either the lives that changed since the last checkpoint, or all lives. If only changed lives are
+written, the caller's cost is constant. If all lives are written, the caller's cost is about 50 ns for each life. All
+other work of a checkpoint is done on any thread.
 
-Memory is at most (``recent`` × ``remembered`` + ``producers`` × ``least``) × 24 bytes, 600 bytes for each producer, and
-24 bytes for each submission since the settled VLSN. A submission costs a few operations on dicts and arrays. The model
-is Kafka's producer state manager (KIP-98, KIP-360), but without its clocks.
+The memory of the table is at most (``recent`` × ``remembered`` + ``producers`` × ``least``) × 24 bytes, 600 bytes for
+each producer, and 24 bytes for each submission since the settled VLSN. A submission costs a few operations on dicts and
+arrays. The model is Kafka's producer state manager (KIP-98, KIP-360), but without its clocks.
 """
 
 from __future__ import annotations
@@ -63,15 +64,16 @@ _LET_GO_AT_ONCE = 256
 
 
 class ProducersRecord(msgspec.Struct, frozen=True):
-    """The producers as of a VLSN. ``lives`` are ordered by their last submissions (see ``producer_lives``)."""
+    """The table of producers as of a VLSN. ``lives`` are ordered by their last submissions (see ``producer_lives``)."""
 
     forgotten_to: int = 0
     lives: bytes = b""
     lacks_to: int = 0
-    """Submissions up to this VLSN are missing from the record, if there were any. Older records have no such field."""
+    """The VLSN up to which the record misses submissions; 0 if it misses none. Older records do not have
+    ``lacks_to``."""
     keyed: bool = False
-    """True if the lives have keys of their own in the store. Older records and records before level 2 have no such
-    field."""
+    """True if the lives have keys of their own in the store. Older records, and records below level 2, do not have
+    ``keyed``."""
     count: int = 0
     """The number of lives that have keys of their own."""
 
@@ -80,13 +82,13 @@ class ProducersRecord(msgspec.Struct, frozen=True):
         read_lives(self.lives)
 
     def apart(self) -> tuple[ProducersRecord, TableChanges]:
-        """Splits a whole record into a record without lives, and the lives as rows."""
+        """Splits a whole record into a record without lives, and one row for each life."""
         lives = list(split_lives(self.lives))
         return replace(self, lives=b"", keyed=True, count=len(lives)), TableChanges(lives, [], whole=True)
 
     def together(self, rows: list[tuple[int, bytes]], prefix: bytes) -> ProducersRecord:
         """Returns the record with the lives of ``rows``, which were stored under keys of their own. Raises
-        ``ValueError`` for a life under the wrong key."""
+        ``ValueError`` for a life that was stored under the wrong key."""
         for producer, life in rows:
             if int.from_bytes(life[:8], "little") != producer or len(life) < HEAD.size:
                 raise ValueError(f"the life under key {prefix.hex()}{producer:016x} is of another producer")
@@ -94,38 +96,37 @@ class ProducersRecord(msgspec.Struct, frozen=True):
 
 
 class Producers(EvictingTable[Life]):
-    """The producers of one log, as of the last VLSN noted."""
+    """The table of producers of one log, up to the last VLSN noted."""
 
     def __init__(self, record: ProducersRecord | None = None, limits: ProducerLimits | None = None) -> None:
         self.limits = limits or ProducerLimits()
         record = record or ProducersRecord()
         super().__init__(silent=self.limits.silent, forgotten_to=record.forgotten_to, keyed=record.keyed)
         self._limits_set: list[tuple[int, int]] = []
-        """The changes of the limit on producers: the VLSN from which on each limit applies, and the limit,
-        ascending."""
+        """The changes of the limit on producers, ascending: the VLSN from which on the limit applies, and the limit."""
         self._older: OrderedDict[int, Life] = OrderedDict()
         self._recent: OrderedDict[int, Life] = OrderedDict()
-        """The lives by producer, ordered by their last submissions, the oldest first. All of ``_older`` come before
-        ``_recent``."""
+        """The lives of the recent producers by producer, ordered by their last submissions, oldest first. All lives in
+        ``_older`` are older."""
         self._take(read_lives(record.lives))
         self._spares: deque[tuple[int, Life]] = deque()
-        """Lives that will have more rows than are remembered once the VLSN beside them is settled."""
+        """Lives that will have more rows than are remembered, each with the VLSN that has to be settled before."""
         self.lacks_to = record.lacks_to
         newest = next(reversed(self._recent.values()), None)
         self.settled = newest.last if newest is not None else self.lacks_to
         self._kept_at = self.settled
         self._changed: dict[int, Rows | None] = {}
-        """The rows of the changed lives, so that a checkpoint takes all of them without a lookup. Rows that were
-        forgotten since do not matter."""
+        """The rows of the changed lives, so that a checkpoint takes all of them without a lookup. The rows may include
+        some that were forgotten since."""
         self._copied_to = 0
-        """The highest VLSN as of which rows were handed out. Rows after it may still be appended, rows up to it must
-        not change."""
+        """The highest VLSN of a copy of rows. Later rows may still be appended, but rows up to this VLSN must not
+        change."""
 
     def __len__(self) -> int:
-        """Counts the kept producers, including silent ones that are not removed yet."""
+        """Returns the number of producers in the table, including silent ones that are not removed yet."""
         return len(self._older) + len(self._recent)
 
-    # Lookups, where ``at`` is the next VLSN of the log.
+    # Lookups. ``at`` is the next VLSN of the log.
 
     def find(self, producer: int, *, at: int) -> Life | None:
         life = self._recent.get(producer) or self._older.get(producer)
@@ -133,13 +134,13 @@ class Producers(EvictingTable[Life]):
 
     @property
     def limit(self) -> int:
-        """The limit on producers that the newest entry in the log sets."""
+        """The limit on the number of producers, set by the newest entry in the log."""
         return self._limits_set[-1][1] if self._limits_set else self.limits.producers
 
-    # Changes of the table.
+    # Changes of the lives.
 
     def note(self, rows: Iterable[Produced]) -> None:
-        """Notes submissions that are after all submissions noted before, in log order."""
+        """Notes submissions in log order. The submissions must be after all submissions noted before."""
         recent, silent, changed = self._recent, self.limits.silent, self._changed
         many = self.limits.remembered + SPARE_ROWS + 1
         for row in rows:
@@ -163,7 +164,7 @@ class Producers(EvictingTable[Life]):
                 self._spares.append((last, life))
 
     def _note_another(self, row: Produced) -> None:
-        """Notes a submission of a producer that is not a recent one, or that begins a new life."""
+        """Notes a submission of a producer that is not a recent one, or a submission that begins a new life."""
         producer, sequence, first, last, term = row
         life = self._older.pop(producer, None) or self._recent.pop(producer, None)
         if life is not None and (life.next != sequence or life.last + self.limits.silent < first):
@@ -186,7 +187,7 @@ class Producers(EvictingTable[Life]):
             self._changed.clear()
 
     def _cross(self, at: int) -> None:
-        """Moves the recent producer with the oldest last submission to the older producers."""
+        """Moves the recent producer with the oldest last submission from the recent producers to the older ones."""
         producer, life = self._recent.popitem(last=False)
         self._older[producer] = life
         life.cross(at)
@@ -207,7 +208,7 @@ class Producers(EvictingTable[Life]):
         return next((limit for since, limit in reversed(self._limits_set) if since < vlsn), self.limits.producers)
 
     def limit_from(self, vlsn: int, producers: int) -> None:
-        """Notes that the entry at ``vlsn`` sets the limit on producers after it."""
+        """Notes that an entry at ``vlsn`` sets the limit on producers for later VLSNs."""
         assert not self._limits_set or self._limits_set[-1][0] <= vlsn
         self._limits_set.append((vlsn, producers))
 
@@ -216,7 +217,7 @@ class Producers(EvictingTable[Life]):
         self._limits_set = [limit for limit in self._limits_set if limit[0] <= vlsn] + limits
 
     def _let_go(self, most: int) -> None:
-        """Forgets lives and rows that no rollback restores."""
+        """Forgets lives and rows that no rollback can bring back."""
         ended, spares, settled = self._ended, self._spares, self.settled
         for _ in range(most):
             if ended and ended[0].at <= settled:
@@ -228,16 +229,16 @@ class Producers(EvictingTable[Life]):
                     spares.append((life.last, life))
 
     def check_fill(self, known: Producers, vlsn: Vlsn) -> None:
-        """Compares this table with ``known``, the table of another copy as of ``vlsn``. Raises ``ValueError`` unless
-        ``known`` misses less than this table, and agrees with all that this table has noted."""
+        """Compares this table with ``known``, another copy's table as of ``vlsn``. Raises ``ValueError`` unless
+        ``known`` misses fewer submissions than this table, and agrees with all submissions in this table."""
         self.check_exact(vlsn, "producers")
         if known.lacks_to >= self.lacks_to:
             raise ValueError(f"producers that are lost up to VLSN {known.lacks_to}; here they are to {self.lacks_to}")
         self._compare(known, vlsn)
 
     def fill(self, known: Producers, vlsn: Vlsn) -> None:
-        """Replaces this table's content with that of ``known``, which has passed ``check_fill``, and adds the
-        submissions noted here after ``vlsn``. ``known`` must have the limit that the log had set by ``vlsn``, and must
+        """Replaces this table's content with that of ``known``, which has passed ``check_fill``, and adds this log's
+        submissions after ``vlsn`` again. ``known`` must have the limit that was set in the log by ``vlsn``, and must
         not be used afterwards."""
         known._limits_set += [limit for limit in self._limits_set if limit[0] > vlsn]
         lives = (*self._lives(), *(ended.row for ended in self._ended))
@@ -248,15 +249,15 @@ class Producers(EvictingTable[Life]):
         self.keep_all()
 
     def _compare(self, known: Producers, vlsn: Vlsn) -> None:
-        """Compares this table with ``known``. Both are functions of the same log. After ``lacks_to`` they must agree on
-        all remembered submissions."""
+        """Compares this table with ``known``. Both tables follow from the same log. After ``lacks_to`` both tables must
+        agree on all remembered submissions."""
         limits, theirs = self.limits, {life.producer: life for life in known._lives()}
-        # A lower limit removes producers only when the next new producer submits.
+        # A lower limit takes effect only when the next new producer submits; no producer is removed before.
         most = PRODUCERS_MAX if known._limits_set else limits.producers
         if len(theirs) > most or max(map(len, theirs.values()), default=0) > limits.remembered:
             raise ValueError(f"more than {most} producers, or of one over {limits.remembered} submissions")
         if max(known.settled, known._evicted_to) > vlsn:
-            raise ValueError(f"producers as of VLSN {vlsn} that were heard of later")
+            raise ValueError(f"producers as of VLSN {vlsn} that submitted later")
         mine = {life.producer: life for life in self._as_of(vlsn)[0]}
         for producer in mine.keys() | theirs.keys():
             noted, told = (
@@ -265,17 +266,17 @@ class Producers(EvictingTable[Life]):
             )
             is_forgotten = producer not in theirs and mine[producer].as_of(vlsn).last <= known._evicted_to
             if noted != told and not is_forgotten and not _goes_on(noted, told, known._evicted_to):
-                raise ValueError(f"producer {producer:016x} has other submissions there than in this log")
+                raise ValueError(f"producer {producer:016x} has other submissions in the other copy than in this log")
 
     def settle(self, vlsn: Vlsn) -> None:
-        """Settles everything up to ``vlsn``, which is never rolled back."""
+        """Settles everything up to ``vlsn``, which no rollback can undo."""
         self.settled = max(self.settled, vlsn)
         while len(self._limits_set) > 1 and self._limits_set[1][0] <= vlsn:
             del self._limits_set[0]
         self._let_go(_LET_GO_AT_ONCE)
 
     def truncate(self, last: Vlsn) -> None:
-        """Undoes all submissions after ``last``, which is not below the settled VLSN."""
+        """Undoes all submissions after ``last``, which must not be below the settled VLSN."""
         lives, self._evicted_to = self._as_of(last)
         for life in lives:
             life.truncate(last, apart=last < self._copied_to)
@@ -297,10 +298,11 @@ class Producers(EvictingTable[Life]):
         self._older = OrderedDict((life.producer, life) for life in lives[:older])
         self._recent = OrderedDict((life.producer, life) for life in lives[older:])
 
-    # For checkpoints and restores:
+    # Copies for checkpoints and restores.
 
     def snapshot(self, vlsn: Vlsn) -> Callable[[], ProducersRecord]:
-        """Copies the table. The returned call makes the record on any thread, since encoding up to 53 MB takes long."""
+        """Copies the table. The returned function makes the record on any thread, since encoding up to 53 MB takes
+        long."""
         ended, forgotten_to = self._undone(vlsn)
         self._copied_to = max(self._copied_to, vlsn)
         lives = self._copied(ended)
@@ -310,8 +312,8 @@ class Producers(EvictingTable[Life]):
         )
 
     def checkpoint(self, vlsn: Vlsn) -> Callable[[], tuple[ProducersRecord, TableChanges]]:
-        """Prepares the changes since the last checkpoint, as of ``vlsn``: a record without lives, and the rows that
-        changed. The caller must store both. The returned call makes the record and the rows, on any thread."""
+        """Copies the changes since the last checkpoint, as of ``vlsn``. The caller must store them. The returned
+        function makes a record without lives and the changed rows, on any thread."""
         ended, forgotten_to = self._undone(vlsn)
         self._copied_to = max(self._copied_to, vlsn)
         lacks_to, limits = self.lacks_to, self.limits
@@ -341,12 +343,13 @@ class Producers(EvictingTable[Life]):
         return chain(self._older.values(), self._recent.values())
 
     def _heard_behind(self, vlsn: int) -> Iterator[Life]:
-        """Yields the lives that changed after ``vlsn``, and no others."""
+        """Yields only the lives that changed after ``vlsn``."""
         for life in reversed(self._recent.values()):
             if life.last <= vlsn:
                 break
             yield life
-        for life in reversed(self._older.values()):  # these lives are also ordered by when they crossed
+        # these lives are also ordered by the time at which they left the recent ones
+        for life in reversed(self._older.values()):
             if life.last <= vlsn and not (life.rows.crossed and life.rows.crossed[-1] > vlsn):
                 break
             yield life
@@ -362,7 +365,7 @@ class Producers(EvictingTable[Life]):
         return len(self) - begun_since + sum(1 for life in ended.values() if life.rows.upto(vlsn))
 
     def _as_of(self, vlsn: int) -> tuple[list[Life], int]:
-        """Returns the lives that existed at ``vlsn``, including their later rows, and the last VLSN evicted by then."""
+        """Returns the lives that existed at ``vlsn``, with their later rows, and the last VLSN evicted by then."""
         ended, evicted_to = self._undone(vlsn)
         placed = [(life.rows.upto(vlsn), life) for life in chain(self._lives(), ended.values())]
         heard = sorted(((life.rows.lasts[end - 1], life) for end, life in placed if end), key=itemgetter(0))
@@ -370,8 +373,8 @@ class Producers(EvictingTable[Life]):
 
 
 def _goes_on(noted: Part, told: Part, forgotten_to: int) -> bool:
-    """Says whether ``told`` is the end of ``noted``, and the earlier submissions were evicted by the limit. A table
-    with a missing part evicts no producer."""
+    """Returns whether ``told`` is the end of ``noted``, and the limit has evicted the earlier submissions. A table with
+    a missing part evicts no producer."""
     if noted is None or told is None:
         return False
     before = told[0] - noted[0]
@@ -380,7 +383,7 @@ def _goes_on(noted: Part, told: Part, forgotten_to: int) -> bool:
 
 
 def _encoded(lives: Mapping[int, Rows], vlsn: int, limits: ProducerLimits) -> Encoded[tuple[int, Rows]]:
-    """Encodes lives as of ``vlsn``, at which all of them existed."""
+    """Encodes ``lives`` as of ``vlsn``. All ``lives`` must have existed at ``vlsn``."""
 
     def encode(life: tuple[int, Rows]) -> tuple[int, bytes]:
         producer, rows = life

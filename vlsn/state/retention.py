@@ -1,16 +1,17 @@
 """Retention: which segments of a log should be removed, and which of them may be removed. These functions have no side
 effects.
 
-    bytes   the oldest go while all segment files together (current and standby included) take more than that
-    age     a segment goes when its last entry was sealed longer ago than that
-    limits  what the next open, a rollback or the group still needs; holds (``holds``): what others do
+    bytes   the oldest segments are removed while all segment files together have more bytes
+    age     a segment is removed if its last entry was sealed longer ago
+    limits  keep segments that the next open, a rollback or the group still needs
+    holds   keep segments that others still need (``holds``)
 
-1. Whole segments are removed, oldest first, without a gap. The wanted segments end before the first segment that should
-   not be removed. The removed ones end before the first segment that may not be removed.
+1. Segments are removed as a whole, oldest first, without a gap. The *wanted* segments, which should be removed, are
+   those before the first segment that should stay. The removed segments are those before the first one that must stay.
 2. A segment may be removed if its last VLSN is below every limit and hold, and its number is below that of the
    checkpoint's segment.
-3. A hold is dropped if it blocks a wanted segment, is more than ``hold_bytes_max`` behind the log's end, and dropping
-   it frees a segment.
+3. A hold is dropped if three conditions are met: it blocks a wanted segment, it is more than ``hold_bytes_max`` behind
+   the log's end, and dropping it allows to remove a segment.
 
     retention 192 MiB    | 1: 1–90 | 2: 91–200 | 3: 201–310 | 4: 311–… |     64 MiB each
     wanted 1; a feeder at VLSN 80 keeps it; limits at 305                  going: none, 1 is blocked by feeder n2
@@ -28,8 +29,8 @@ from vlsn.ids import Vlsn
 from vlsn.state.holds import Hold, Owner
 
 SEGMENTS_AT_ONCE_MAX = 100
-"""The most segments that one pass removes, since their index entries are counted in memory. More take several
-passes."""
+"""The most segments that one pass of cleaning removes, since their index entries are counted in memory. To remove more
+takes several passes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +47,18 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment that is followed by another segment."""
+    """A segment of the log that is followed by another segment."""
 
     number: int
     bytes: int
-    """The bytes of its file."""
+    """The bytes of the segment's file."""
     last: Vlsn
     """The last VLSN in this segment and all segments before it, or 0 if they contain none."""
 
 
 class Fate(msgspec.Struct, frozen=True):
-    """The fate of a segment that should be removed: the reason (``bytes`` or ``age``), and the owners whose holds
-    or limits keep it. It is removed if there are none."""
+    """The decision about a segment that should be removed: the reason (``bytes`` or ``age``), and the owners whose
+    holds or limits keep the segment. If no owner keeps the segment, it is removed."""
 
     number: int
     file: str
@@ -69,7 +70,8 @@ class Fate(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Keeps everything at or after ``vlsn``, and every segment from ``number`` on (0: no limit on numbers)."""
+    """A limit on removal: everything at or after ``vlsn`` is kept, and every segment from ``number`` on (0: no limit on
+    numbers)."""
 
     name: str
     vlsn: Vlsn | None = None
@@ -81,8 +83,8 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The result of ``plan``: ``going`` are the segments to remove, oldest first, and ``blocked`` those after them.
-    ``drops`` are the holds to drop first."""
+    """The result of ``plan``. ``going`` are the segments to remove, oldest first. ``blocked`` are the wanted segments
+    that are kept. ``drops`` are the holds to drop before the segments are removed."""
 
     going: list[Fate]
     blocked: list[Fate]
@@ -98,8 +100,8 @@ def wanted(
     now_us: int,
 ) -> list[tuple[Segment, str]]:
     """Returns the segments that should be removed, oldest first, each with the reason. ``segments`` are ascending, and
-    ``total_bytes`` is the size of all files. ``sealed_us`` returns when a segment's last entry was sealed (0: not
-    known, so age does not count), and is called for as few segments as possible."""
+    ``total_bytes`` is the size of all files. ``sealed_us`` returns the time at which a segment's last entry was sealed
+    (0: not known, so the segment is not removed for age). ``sealed_us`` is called for as few segments as possible."""
     found: list[tuple[Segment, str]] = []
     left = total_bytes
     for segment in segments[:SEGMENTS_AT_ONCE_MAX]:
@@ -121,13 +123,13 @@ def plan(
     hold_bytes_max: int = 0,
     bytes_from: Callable[[Vlsn], int] = lambda _: 0,
 ) -> Plan:
-    """Decides which of the wanted segments are removed. ``bytes_from`` returns the bytes of log from the segment of a
-    VLSN on."""
+    """Decides which of the wanted segments are removed. ``bytes_from`` returns the bytes of log from the segment with a
+    VLSN to the log's end."""
     held = {str(hold): hold for hold in holds}
 
     def behind(hold: Hold) -> int:
-        """Returns how many bytes a hold is behind. For a restore's hold, returns the bytes of wanted segments that it
-        blocks."""
+        """Returns how many bytes a hold is behind the log's end. For a restore's hold, returns the bytes of the wanted
+        segments that the hold blocks."""
         if hold.owner is Owner.RESTORE:
             return sum(segment.bytes for segment, _ in wanted if segment.last >= hold.vlsn)
         return bytes_from(hold.vlsn)

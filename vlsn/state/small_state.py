@@ -1,24 +1,27 @@
-"""Small state: names with values that the log sets, the same on every node.
+"""The small state: a table of names with values. Entries of the log set the values, so the table is the same on every
+node.
 
-The small state is a function of the visible log up to a VLSN alone, so it is rolled back, recovered and restored with
-the log:
+The small state follows from the visible log up to a VLSN alone, so it is rolled back, recovered and restored with the
+log:
 
-1. A COMMIT entry (``CommitEntry.put``) sets each of its names to a JSON value, or removes the name. The change counts
+1. A COMMIT entry (``CommitEntry.put``) sets each of its names to a JSON value, or removes the name. The change is valid
    from the VLSN of the COMMIT on.
 2. The limits on names and values are checked in log order, so every node ignores the same values that exceed a limit. A
-   master refuses such values before they are logged (``fault``), so a log contains one only by an error.
-3. The small state can be rolled back to any VLSN from the settled one on. What only earlier VLSNs need is not kept.
-4. Tokens (names under ``TOKEN_PREFIX``) have a share of their own: neither they nor other names fill the others'
-   share. No name under that prefix is logged below the level that has tokens, so earlier binaries count the same.
-5. If a cleaned log has lost its state record, its small state misses all values set up to ``lacks_to``, until another
-   copy of the table has filled them in.
+   master refuses values over a limit before they are logged (``fault``), so the log contains such a value only by an
+   error.
+3. The small state can be rolled back to any VLSN from ``settled`` on. Values that only a rollback to an earlier VLSN
+   would need are dropped.
+4. Tokens (names under ``TOKEN_PREFIX``) have a share of their own, which no other name can fill. Tokens do not fill the
+   share of other names. No token is logged below level 5, so that earlier binaries count the same.
+5. If a cleaned log has lost its state record, its small state misses all values set up to ``lacks_to``, until these
+   values are filled in from another copy of the table.
 
     VLSN 4  put a=1            a=1 (4)
     VLSN 9  put a=2, b=7       a=2 (9)  b=7 (9)        settle(4): only VLSN 9 and 12 can be undone
     VLSN 12 put a=null         b=7 (9)                 truncate(9): a=2 (9)  b=7 (9)
 
-Memory: at most 4,096 names and 1 MiB, 1,024 tokens and 512 KiB, and about 300 bytes for each name set since
-the settled VLSN.
+In memory, the table has at most 4,096 names and 1 MiB, and 1,024 tokens and 512 KiB. In addition, each name set since
+the settled VLSN needs about 300 bytes.
 """
 
 from __future__ import annotations
@@ -49,14 +52,14 @@ TOKEN_PREFIX: Final = "token/"
 
 @dataclass(frozen=True, slots=True)
 class SmallStateLimits:
-    """The limits of the small state. They are the same on every node, since otherwise the nodes' tables would
+    """The limits of the small state. The limits must be the same on every node; otherwise the nodes' tables would
     differ."""
 
     names: int = SMALL_STATE_NAMES_MAX
     name_bytes: int = SMALL_STATE_NAME_BYTES_MAX
     value_bytes: int = SMALL_STATE_VALUE_BYTES_MAX
     bytes: int = SMALL_STATE_BYTES_MAX
-    """The bytes of all names and values together."""
+    """The most bytes of all names and values together."""
     tokens: int = TOKENS_MAX
     """The names of tokens, which do not count as ``names``."""
     tokens_bytes: int = TOKENS_BYTES_MAX
@@ -72,32 +75,32 @@ class Share:
 
 
 class Kept(NamedTuple):
-    """A value (JSON) and the VLSN of the COMMIT that set it. No two values of the same name have the same VLSN."""
+    """A JSON value, and the VLSN of the COMMIT that set the value. No two values of a name have the same VLSN."""
 
     vlsn: Vlsn
     value: bytes
 
 
 class SmallStateRecord(msgspec.Struct, frozen=True):
-    """The small state as of a VLSN: for each name, the VLSN that set it, and its value."""
+    """The small state as of a VLSN: for each name, its value, and the VLSN of the COMMIT that set the value."""
 
     values: dict[str, tuple[int, bytes]] = {}
     lacks_to: int = 0
-    """Values set up to this VLSN are missing from the record, if there were any."""
+    """The VLSN up to which the record misses values; 0 if it misses none."""
 
     def kept(self) -> dict[str, Kept]:
         return {name: Kept(Vlsn(vlsn), value) for name, (vlsn, value) in self.values.items()}
 
     def check(self, vlsn: int) -> None:
-        """Raises ``ValueError`` for values that cannot be as of ``vlsn``."""
+        """Raises ``ValueError`` for values that are not possible as of ``vlsn``."""
         for name, (at, _) in self.values.items():
             if not 0 < at <= vlsn:
                 raise ValueError(f"small state: {name!r} is set at VLSN {at}, the record is of {vlsn}")
 
 
 class _Put(NamedTuple):
-    """One update of a name: the value ``before`` the update, and whether the update was ``taken`` (within the
-    limits)."""
+    """One update of a name. ``before`` is the value before the update. ``taken`` is true if the update was within the
+    limits, so that it was applied."""
 
     vlsn: Vlsn
     name: str
@@ -107,7 +110,7 @@ class _Put(NamedTuple):
 
 
 class SmallState(LogTable, Mapping[str, Kept]):
-    """The small state of one log, as of the last VLSN noted."""
+    """The small state of one log, up to the last VLSN noted."""
 
     def __init__(self, record: SmallStateRecord | None = None, limits: SmallStateLimits | None = None) -> None:
         self.limits = limits or SmallStateLimits()
@@ -117,7 +120,7 @@ class SmallState(LogTable, Mapping[str, Kept]):
         for name, kept in self._kept.items():
             self._count(name, kept.value, 1)
         self._puts: list[_Put] = []
-        """The updates since ``settled``, in log order."""
+        """The updates since VLSN ``settled``, in log order."""
         self.lacks_to = record.lacks_to
         self.settled = max((kept.vlsn for kept in self._kept.values()), default=self.lacks_to)
 
@@ -145,13 +148,13 @@ class SmallState(LogTable, Mapping[str, Kept]):
     # Values at earlier VLSNs.
 
     def at(self, name: str, vlsn: int) -> Kept | None:
-        """Returns the value of ``name`` as of ``vlsn``, which is not below ``settled``."""
+        """Returns the value of ``name`` as of ``vlsn``, which must not be below ``settled``."""
         start = bisect_right(self._puts, vlsn, key=_vlsn_of)
         undone = next((put for put in self._puts[start:] if put.taken and put.name == name), None)
         return undone.before if undone is not None else self._kept.get(name)
 
     def as_of(self, vlsn: int) -> dict[str, Kept]:
-        """Returns every name's value as of ``vlsn``."""
+        """Returns the values of all names as of ``vlsn``."""
         kept = dict(self._kept)
         for put in reversed(self._puts):
             if put.vlsn <= vlsn:
@@ -162,8 +165,8 @@ class SmallState(LogTable, Mapping[str, Kept]):
     # Changes.
 
     def note(self, vlsn: Vlsn, puts: Mapping[str, bytes | None]) -> None:
-        """Applies the updates of the COMMIT at ``vlsn``, which is after all COMMITs noted before. None removes a
-        name."""
+        """Applies the updates of the COMMIT at ``vlsn``, which must be after all COMMITs noted before. A value of None
+        removes the name."""
         for name, value in puts.items():
             before, share = self._kept.get(name), self.share_of(name)
             taken = self.fault(name, value, names=share.names, size=share.bytes) is None
@@ -172,7 +175,8 @@ class SmallState(LogTable, Mapping[str, Kept]):
                 self._set(name, Kept(vlsn, value) if value is not None else None)
 
     def fault(self, name: str, value: bytes | None, *, names: int, size: int) -> str | None:
-        """Returns why ``name`` cannot be set in a share of ``names`` names and ``size`` bytes, or None if it can be."""
+        """Returns the reason why ``name`` cannot be set in a share that has ``names`` names and ``size`` bytes. Returns
+        None if ``name`` can be set."""
         limits, before = self.limits, self._kept.get(name)
         if before is not None and (value is None or len(value) <= len(before.value)):
             return None  # the name exists already, and its value does not grow
@@ -186,7 +190,7 @@ class SmallState(LogTable, Mapping[str, Kept]):
         if is_token(name):
             names_max, bytes_max = limits.tokens, limits.tokens_bytes
         if before is None and names >= names_max:
-            return f"{names} names are set already, as many as there may be"
+            return f"{names} names are set already, which is the most allowed"
         grows = _size(name, value) - (_size(name, before.value) if before is not None else 0)
         if grows > 0 and size + grows > bytes_max:
             return f"{name[:64]!r} would make it {size + grows} bytes; all names and values take {bytes_max} at most"
@@ -206,12 +210,12 @@ class SmallState(LogTable, Mapping[str, Kept]):
         share.bytes += sign * _size(name, value)
 
     def settle(self, vlsn: Vlsn) -> None:
-        """Settles everything up to ``vlsn``, which is never rolled back."""
+        """Settles everything up to ``vlsn``, which no rollback can undo."""
         self.settled = max(self.settled, vlsn)
         del self._puts[: bisect_right(self._puts, vlsn, key=_vlsn_of)]
 
     def truncate(self, last: Vlsn) -> None:
-        """Undoes all updates after ``last``, which is not below the settled VLSN."""
+        """Undoes all updates after ``last``, which must not be below the settled VLSN."""
         while self._puts and self._puts[-1].vlsn > last:
             put = self._puts.pop()
             if put.taken:
@@ -220,28 +224,28 @@ class SmallState(LogTable, Mapping[str, Kept]):
     # Filling a missing part.
 
     def check_fill(self, known: SmallState, vlsn: Vlsn) -> None:
-        """Compares this table with ``known``, the table of another copy as of ``vlsn``. After ``lacks_to`` both must
-        agree. Raises ``ValueError`` if the tables differ."""
+        """Compares this table with ``known``, another copy's table as of ``vlsn``. The two tables must agree on values
+        set after ``lacks_to``. Raises ``ValueError`` if the tables disagree."""
         self.check_exact(vlsn, "small state")
         mine = {name: kept for name, kept in self.as_of(vlsn).items() if kept.vlsn > self.lacks_to}
         theirs = {name: kept for name, kept in known.items() if kept.vlsn > self.lacks_to}
         for name in sorted(mine.keys() | theirs.keys()):
             if mine.get(name) != theirs.get(name):
-                raise ValueError(f"{name!r} is set to something else there than in this log")
+                raise ValueError(f"{name!r} has another value in the other copy than in this log")
 
     def fill(self, known: SmallState, vlsn: Vlsn) -> None:
-        """Replaces this table's content with that of ``known``, which has passed ``check_fill``, and applies the values
-        set here after ``vlsn``. ``known`` must not be used afterwards."""
+        """Replaces this table's content with that of ``known``, which has passed ``check_fill``, and applies this log's
+        updates after ``vlsn`` again. ``known`` must not be used afterwards."""
         for put in self._puts[bisect_right(self._puts, vlsn, key=_vlsn_of) :]:
             known.note(put.vlsn, {put.name: put.value})
         self._kept, self._puts = known._kept, known._puts
         self.tokens, self.others = known.tokens, known.others
         self.lacks_to, self.settled = known.lacks_to, vlsn
 
-    # For checkpoints and restores:
+    # Copies for checkpoints and restores.
 
     def snapshot(self, vlsn: Vlsn) -> Callable[[], SmallStateRecord]:
-        """Copies the table; the returned call makes the record on any thread."""
+        """Copies the table. The returned function makes the record from the copy, on any thread."""
         kept, lacks_to = self.as_of(vlsn), self.lacks_to
         return lambda: SmallStateRecord({name: (each.vlsn, each.value) for name, each in kept.items()}, lacks_to)
 
@@ -252,7 +256,7 @@ def is_token(name: str) -> bool:
 
 
 def decoded(kept: Kept | None, decoder: msgspec.json.Decoder[T]) -> T | None:
-    """Decodes a value. Returns None if the value is missing or cannot be decoded."""
+    """Decodes the value ``kept``. Returns None if the value is missing or cannot be decoded."""
     try:
         return decoder.decode(kept.value) if kept is not None else None
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -260,8 +264,8 @@ def decoded(kept: Kept | None, decoder: msgspec.json.Decoder[T]) -> T | None:
 
 
 def under(kept: Mapping[str, Kept], prefix: str, read: Callable[[Kept], T | None]) -> dict[str, T]:
-    """Applies ``read`` to the values whose names begin with ``prefix``. Returns the results by the rest of the names,
-    in their order."""
+    """Applies ``read`` to the values whose names begin with ``prefix``. Returns the results by the names without
+    ``prefix``, in the order of the names."""
     found = {name.removeprefix(prefix): read(kept[name]) for name in sorted(kept) if name.startswith(prefix)}
     return {name: value for name, value in found.items() if value is not None}
 

@@ -1,8 +1,8 @@
 """Opens the ``state`` store of a directory. A store that cannot be read, or that does not belong to this log, is set
 aside.
 
-The store set aside is kept for a person to look at. No content of the store keeps a node from starting (for ``index``
-see ``stored_index``).
+A store that was set aside is kept, so that a person can look at it. A bad ``state`` store never keeps a node from
+starting. ``stored_index`` has the rules for the store of the index.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ STATE_NAME = "state"
 
 @dataclass(slots=True)
 class OpenState(StoredEnds):
-    """The open ``state`` store, and its content when it was opened."""
+    """The open ``state`` store, and the content that it had when it was opened."""
 
     store: StateStore
     record: StateRecord | None
     lost: bool = False
-    """True if the store was missing or could not be used, and a new, empty store was made."""
+    """True if the store was missing or could not be used, so that a new, empty store was made."""
 
     @property
     def stated_last(self) -> Vlsn:
-        """A VLSN that was in the log, synced on this node and durable, so that no rollback has removed it since."""
+        """A VLSN that was in the log, synced on this node and durable. No rollback can have removed a durable VLSN
+        since."""
         synced = max(
             self.checkpoint.last_vlsn if self.checkpoint is not None else NULL_VLSN,
             self.idle.vlsn if self.idle is not None else NULL_VLSN,
@@ -38,13 +39,13 @@ class OpenState(StoredEnds):
 
     @property
     def last_term(self) -> int:
-        """The term of the newest entry that the record is derived from."""
+        """The term of the newest entry from which the state record is derived."""
         return self.record.term_runs[-1][0] if self.record is not None and self.record.term_runs else 0
 
 
 def open_state(seams: Seams, directory: str, map_bytes: int, notes: list[str]) -> OpenState:
-    """Opens the store, or a new one in its place. Raises ``WrongVersion`` for a record of a level that this binary
-    cannot read."""
+    """Opens the store, or makes a new store in its place. Raises ``WrongVersion`` for a state record of a level that
+    this binary cannot read."""
     path = f"{directory}/{STATE_NAME}"
     lost = not seams.stores.exists(path)
     try:
@@ -67,7 +68,7 @@ def open_state(seams: Seams, directory: str, map_bytes: int, notes: list[str]) -
 def replace_state(
     seams: Seams, directory: str, map_bytes: int, notes: list[str], *, old: OpenState, why: str
 ) -> OpenState:
-    """Makes an empty store instead of ``old``, which was readable but cannot belong to this log."""
+    """Makes an empty store in place of ``old``, which can be read but cannot belong to this log."""
     old.store.close()
     return _fresh_state(seams, f"{directory}/{STATE_NAME}", map_bytes, notes, why)
 

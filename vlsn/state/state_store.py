@@ -1,18 +1,19 @@
 """The ``state`` store: the log's small metadata beside its segments.
 
     checkpoint   where the next open starts to read                     one transaction with ``record``
-    record       what entries add up to, as of a VLSN that can no longer change
-    idle_end     the synced end of a log that has gone quiet; counts like a checkpoint for what is synced
+    record       the state that follows from the entries up to a durable VLSN
+    idle_end     the synced end of a log that has gone quiet
 
-    p ‖ u64      one producer's life (``producer_lives``), the producer big-endian, as of the record's VLSN
-    t ‖ u64      the same of one transaction's handle
-    a ‖ u64      the acknowledgements of one destination, JSON, its uuid big-endian
+    p ‖ u64      one producer's life (``producer_lives``) as of the record's VLSN, under the producer (big-endian)
+    t ‖ u64      the same for one transaction, under its handle
+    a ‖ u64      the acknowledgements of one destination, JSON, under its uuid (big-endian)
     g ‖ …        the page table of destinations (``pages/table``)
 
-Values are JSON with the store's checksum, except lives. Fields that a later version adds are ignored. From level 2 on,
-lives have keys of their own, so that a checkpoint writes only the lives that changed. Below level 2 the record contains
-the lives. Unlike the index, the ``state`` store cannot always be rebuilt. A store is set aside if it cannot be read, or
-if it ends before the VLSN that precedes the log's first VLSN.
+The values are JSON with the store's checksum, except for producers' lives. Fields that a later version adds are
+ignored. From level 2 on, lives have keys of their own, so that a checkpoint writes only the lives that changed. Below
+level 2 the state record contains the producers' lives. Unlike the index, the ``state`` store cannot always be rebuilt
+from the log. A ``state`` store is set aside if it cannot be read, or if there is a gap between its last VLSN and the
+log's first VLSN.
 """
 
 from __future__ import annotations
@@ -42,16 +43,16 @@ CHECKPOINT_KEY = b"checkpoint"
 RECORD_KEY = b"record"
 IDLE_END_KEY = b"idle_end"
 PREFIXES = {"producers": b"p", "commits": b"t", "acks": b"a"}
-"""Tables with keys of their own, by field of the state record: the first byte of the keys. No other key begins with
-that byte."""
+"""For each table with keys of its own (a field of the state record), the first byte of the keys. Keys of other tables
+begin with other bytes."""
 KEYED_FROM_LEVEL = 2
-"""The level from which on lives have keys of their own. A binary of an earlier level would take such a record for
-empty."""
+"""The level from which on producers' lives have keys of their own. A binary of an earlier level would see no lives in a
+store with such keys."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The place where recovery starts to read: ``scan_lsn``, at or before ``start_lsn``. Everything before ``end_lsn``
-    was synced."""
+    """A checkpoint. The next recovery starts to read the log at ``scan_lsn``, which is at or before ``start_lsn``.
+    Everything before ``end_lsn`` was synced."""
 
     id: int
     start_lsn: Lsn
@@ -65,40 +66,41 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The state derived from the entries up to ``vlsn``, which is at or below DTVLSN and last_sync.
+    """The state that follows from the entries up to ``vlsn``. ``vlsn`` is durable, and synced on this node.
 
-    All fields except ``OWN_FIELDS`` follow from the entries, and are the same in every copy of the log."""
+    All fields except ``OWN_FIELDS`` follow from the entries, and are the same in every copy of the log.
+    """
 
     vlsn: Vlsn
     group: GroupEntry | None = None
     group_vlsn: Vlsn = NULL_VLSN
     term_runs: list[tuple[int, int, int]] = []
-    """The runs (term, first, last) of visible blocks, ascending. The record of an embedded log has only the newest
-    run."""
+    """The visible blocks' terms, ascending, each with its first and last VLSN. The record of an embedded log has only
+    the newest term."""
     trimmed_to: Vlsn = NULL_VLSN
-    """The last VLSN that was cleaned away in this copy."""
+    """The last VLSN that was cleaned away in this copy of the log."""
     producers: ProducersRecord = msgspec.field(default_factory=ProducersRecord)
     commits: ProducersRecord = msgspec.field(default_factory=ProducersRecord)
-    """The transactions that have handles; absent in records of level 1."""
+    """The transactions that have handles (numbers that identify commits); absent in records of level 1."""
     txn_end: Vlsn = NULL_VLSN
     """The VLSN of the last COMMIT of a transaction up to ``vlsn``; absent in records of level 1."""
     small: SmallStateRecord = msgspec.field(default_factory=SmallStateRecord)
     acks: AcksRecord = msgspec.field(default_factory=AcksRecord)
     """The acknowledgements of destinations; absent in records of levels 1 and 2."""
     level: int = 1
-    """The group's level at ``vlsn``; absent in records that are older than levels."""
+    """The group's level (version of the formats) at ``vlsn``; absent in records that are older than levels."""
     level_vlsn: Vlsn = NULL_VLSN
-    """The VLSN of the entry that set the level, 0 for none."""
+    """The VLSN of the entry that set the level; 0 if no entry has set it."""
     first_segment: int = 0
-    """The segment in which the log begins after it was cleaned. Earlier segments no longer belong to the log. 0: the
+    """The segment in which the log begins after it was cleaned; earlier segments no longer belong to the log. 0 if the
     log was never cleaned."""
     settings: Settings = Settings()
     """The group's settings at ``vlsn``, except the level."""
     settings_vlsn: Vlsn = NULL_VLSN
-    """The VLSN of the entry that set the newest of the settings, 0 for none."""
+    """The VLSN of the entry that set the newest of the settings; 0 if no entry has set any."""
     founding: str = ""
-    """The log's name (``own_entries.founding_of``). Empty if an earlier version has cleaned away the first entry, which
-    contains it."""
+    """The log's name (``own_entries.founding_of``). The name is empty if an earlier version has cleaned away the first
+    entry, which contains the name."""
 
     def check(self) -> None:
         """Raises ``ValueError`` for a record that no log can produce."""
@@ -107,32 +109,32 @@ class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 OWN_FIELDS: Final = ("term_runs", "txn_end", "trimmed_to", "first_segment")
-"""The fields of a state record that belong to one copy of the log, since they depend on where this copy begins. Code
-that makes, stores, sends, fetches or restores a record carries all other fields with it
+"""The fields of a state record that differ between copies of the log, since they depend on the first VLSN of a copy.
+Code that makes, stores, sends, fetches or restores a record must carry all other fields with it
 (``tests/seam/test_carried.py``)."""
 
 
 class IdleEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """The synced end of the writer: every byte before ``lsn`` is synced, and the last block ends at ``vlsn`` in
+    """The end of a log that has gone quiet: every byte before ``lsn`` is synced, and the last block ends at ``vlsn`` in
     ``term``."""
 
     lsn: Lsn
     term: Term
     vlsn: Vlsn
     dtvlsn: Vlsn = NULL_VLSN
-    """The VLSN known to be durable, which the last blocks' own headers cannot state."""
+    """The durable end (DTVLSN), which the headers of the last blocks cannot state."""
 
 
 @dataclass(slots=True)
 class StoredEnds:
-    """The checkpoint and the idle end of a ``state`` store."""
+    """The ends up to which the log was synced by a ``state`` store: the checkpoint and the idle end."""
 
     checkpoint: Checkpoint | None
     idle: IdleEnd | None
 
     @property
     def ends(self) -> list[Lsn]:
-        """The exclusive LSNs up to which the log had been synced."""
+        """The LSNs (exclusive) up to which the log was synced."""
         ends = [self.idle.lsn] if self.idle is not None else []
         if self.checkpoint is not None:
             ends.append(Lsn(self.checkpoint.end_lsn + FRAME_BYTES + CheckpointEnd.LAYOUT.size))
@@ -144,18 +146,19 @@ class StoredEnds:
 
 
 class StateStore:
-    """The ``state`` store of one log. Any thread may read, and the store's thread calls ``save``."""
+    """The ``state`` store of one log. The store may be read on any thread. ``save`` is called on the store's thread
+    only."""
 
     def __init__(self, store: KeyValue) -> None:
         self._store = store
 
     def checkpoint(self) -> Checkpoint | None:
-        """Reads the checkpoint. Raises ``Damaged``, like the other reads."""
+        """Reads the checkpoint. Raises ``Damaged``, as all reads of the store do."""
         return self._read(CHECKPOINT_KEY, Checkpoint)
 
     def record(self) -> StateRecord | None:
-        """Returns the record, including the lives of its tables, wherever the store keeps them. Also raises
-        ``WrongVersion`` for a level that this binary cannot read."""
+        """Returns the state record with all rows of its tables, whether the rows are in the record or under keys of
+        their own. Raises ``Damaged``, or ``WrongVersion`` for a level that this binary cannot read."""
         record = self._read(RECORD_KEY, StateRecord)
         if record is None:
             return None
@@ -175,7 +178,7 @@ class StateStore:
         return self._read(IDLE_END_KEY, IdleEnd)
 
     def check(self) -> None:
-        """Reads all saved values except pages, to check their checksums. Raises ``Damaged`` if a checksum does not
+        """Reads all stored values except pages, to verify their checksums. Raises ``Damaged`` if a checksum does not
         match."""
         for key in (CHECKPOINT_KEY, RECORD_KEY, IDLE_END_KEY):
             self._store.get(key)
@@ -190,9 +193,10 @@ class StateStore:
         idle_end: IdleEnd | None = None,
         changes: Mapping[str, TableChanges] | None = None,
     ) -> None:
-        """Saves the arguments that are not None, in one transaction. Other values are unchanged. With ``changes``, by
-        field, the rows of ``record`` are those of the last save with these changes applied. The call blocks, and the
-        values are durable on return. Raises ``LogFailed`` if the store cannot be written."""
+        """Saves the arguments that are not None, in one transaction. Values of arguments that are None stay as they are
+        in the store. ``changes`` are the changed rows of ``record``, by the record's fields; the other rows stay as in
+        the last save. The call blocks, and the values are durable on return. Raises ``LogFailed`` if the store cannot
+        be written."""
         given = (CHECKPOINT_KEY, checkpoint), (IDLE_END_KEY, idle_end)
         puts = [(key, msgspec.json.encode(value)) for key, value in given if value is not None]
         if record is None:
@@ -209,15 +213,16 @@ class StateStore:
         )
 
     def begin_at(self, first: Vlsn, first_segment: int) -> None:
-        """Saves in the present record where the log begins after it was cleaned. Blocks and raises as ``save`` does."""
+        """Saves, in the present state record, where the log begins after it was cleaned. Blocks, and raises the errors
+        of ``save``."""
         record = self._read(RECORD_KEY, StateRecord)
         assert record is not None and record.vlsn >= first - 1, (record, first)
         record = msgspec.structs.replace(record, trimmed_to=Vlsn(first - 1), first_segment=first_segment)
         self._store.write([(RECORD_KEY, msgspec.json.encode(record))])
 
     def restart(self, record: StateRecord) -> None:
-        """Saves ``record``, and deletes everything else that belonged to the earlier log. Blocks and raises as ``save``
-        does."""
+        """Saves ``record``, and deletes everything else that belonged to the earlier log. Blocks, and raises the errors
+        of ``save``."""
         self._store.write(
             [(RECORD_KEY, msgspec.json.encode(record))],
             deletes=[CHECKPOINT_KEY, IDLE_END_KEY],
@@ -225,11 +230,11 @@ class StateStore:
         )
 
     def pages(self) -> PageTable:
-        """Returns the page table of the log's destinations, which is in the same store."""
+        """Returns the table of destinations' pages, which is in the same store."""
         return PageTable(self._store)
 
     def _rows(self, field: str, prefix: bytes, count: int) -> list[tuple[int, bytes]]:
-        """Reads the rows of a table by their names. Raises ``ValueError`` or ``Damaged``."""
+        """Reads the rows of a table, each with its name. Raises ``ValueError`` or ``Damaged``."""
         items = self._store.items(*_range(prefix))
         if len(items) != count:
             raise ValueError(f"{field}: {len(items)} rows under keys, the record counts {count}")
@@ -252,7 +257,7 @@ class StateStore:
 
 @dataclass(frozen=True, slots=True)
 class _Puts:
-    """The values that one transaction writes. The lives are encoded one by one, since there are many."""
+    """The values that one transaction writes. Producers' lives are encoded one by one, since there are many."""
 
     puts: list[tuple[bytes, bytes]]
     tables: list[tuple[bytes, TableChanges]]
@@ -265,8 +270,8 @@ class _Puts:
 
 
 def _apart(record: StateRecord) -> tuple[StateRecord, dict[str, TableChanges]]:
-    """Moves the lives out of a whole record into rows, if its level stores them under keys. For other levels there are
-    no rows."""
+    """Moves the lives out of a whole record into rows, if the record's level stores lives under keys of their own. For
+    a lower level there are no rows."""
     if record.level < KEYED_FROM_LEVEL:
         return record, {field: TableChanges((), [], whole=True) for field in PREFIXES}
     parts = {field: getattr(record, field).apart() for field in PREFIXES}
@@ -292,12 +297,12 @@ def _check_level_of(value: bytes) -> None:
     try:
         level = msgspec.json.decode(value, type=_Leveled).level
     except JSON_FAULTS:
-        return  # not even the level can be read
+        return  # even the level cannot be read
     check_level(level)
 
 
 def check_level(level: int, own: Levels | None = None) -> None:
-    """Checks that this binary can read a state record of ``level``. Raises ``WrongVersion`` if not."""
+    """Raises ``WrongVersion`` if this binary cannot read a state record of ``level``."""
     own = own or levels.LEVELS
     if not own.read(level):
         raise unread("a state record", level, own.max, number="level")

@@ -1,1 +1,1 @@
-"""Reads and checks whole directories, without writing to them."""
+"""Verifies whole log directories, without writing to them."""

@@ -1,12 +1,14 @@
-"""Inspects a sealed segment with its sidecar: one checksum over all bytes, and no Python step for each frame.
+"""Inspects a sealed segment with its sidecar (a file with the segment's frame offsets and one checksum over all bytes).
+The inspection needs no Python step for each frame.
 
-The file is read in windows of whole frames, so only a few windows are in memory at a time. A window stays in the
-processor's cache while it is checksummed and its headers are checked by column.
+The segment is read in windows, each of which has a number of complete frames, so only a few windows are in memory at a
+time. A window stays in the processor's cache while its checksum is computed and its headers are checked by column.
 
     |header page|frame|frame|frame|frame|frame|…      crc32c runs over all windows: the sidecar's content_crc
     |------- window 1 ------|---- window 2 ---|
 
-Any deviation ends the proof. In that case ``inspection`` goes through the segment frame by frame, and names the fault.
+If anything deviates from the sidecar, this module gives up. ``inspection`` then goes through the segment frame by
+frame, and names the fault.
 """
 
 from __future__ import annotations
@@ -33,14 +35,15 @@ from vlsn.verify.transactions import are_whole
 from vlsn.verify.uniform_blocks import COLUMNS, Rows, take_plain
 
 _FLAGS = FRAME_BYTES + 1
-"""The offset of a block's flags from the start of its frame."""
+"""The offset of a block's byte of flags from the start of the block's frame."""
 WINDOW_BYTES = 768 * KIB
-"""The bytes of a window, or of one frame if that is larger."""
+"""The bytes of a window. A frame that is larger has a window of its own."""
 
 
 class Columns:
-    """The columns that are kept of each block of a segment. They are overwritten for each segment, since touching new
-    memory costs more than filling it. So the columns of a segment are valid only until the next segment is read."""
+    """Columns with the kept values of each block of a segment. The columns are overwritten for each segment, since
+    touching new memory costs more than filling it. So the columns of one segment are valid only until the next segment
+    is read."""
 
     def __init__(self) -> None:
         self._rows: Rows = np.empty((COLUMNS, 0), dtype=np.int64)
@@ -50,7 +53,7 @@ class Columns:
         self._submissions: list[Submissions] = []
 
     def start(self, frames: int) -> None:
-        """Reserves ``frames`` rows."""
+        """Reserves space for ``frames`` rows in every column."""
         if self._rows.shape[1] < frames:
             self._rows = np.empty((COLUMNS, frames + frames // 8), dtype=np.int64)
             self._unmarked = np.zeros(self._rows.shape[1], dtype=np.bool_)
@@ -60,12 +63,13 @@ class Columns:
         self._submissions = []
 
     def add(self, buf: Buffer, window: Window, offsets: Offsets, *, before: int, salt: int) -> bool:
-        """Adds the frames of one more window, at ``offsets``. Returns False if a frame is not valid, is overmarked, or
-        states something that it cannot know."""
+        """Adds the frames at ``offsets``, of one more window. Returns False if a frame is not valid, was abandoned by a
+        rollback, or states something that it cannot know."""
         into = self._rows[:, self._count : self._count + len(offsets)]
         if take_plain(buf, window.start, offsets, end=window.stop, before=before, salt=salt, into=into):
             self._count += len(offsets)
-            if buf[int(offsets[0]) - window.start + _FLAGS] & (TXNS | PRODUCERS):  # all blocks have the same flags
+            # if this is true, it is true of all blocks, since all have the same flags
+            if buf[int(offsets[0]) - window.start + _FLAGS] & (TXNS | PRODUCERS):
                 return self._add_bodies(buf, window.start, offsets, scan.block_headers(buf, window.start, offsets))
             return True
         found = scan.at_offsets(buf, base=window.start, offsets=offsets, end=window.stop, salt=salt)
@@ -97,7 +101,7 @@ class Columns:
         return self._add_bodies(buf, base, found.offsets, heads)
 
     def _add_bodies(self, buf: Buffer, base: int, offsets: Offsets, heads: scan.Headers) -> bool:
-        """Adds the submissions of producers. Returns False if a transaction is not whole in its block."""
+        """Adds the submissions of producers. Returns False if a block contains an incomplete transaction."""
         flags = heads["flags"]
         if not (flags & np.uint8(TXNS | PRODUCERS)).any():
             return True
@@ -114,7 +118,7 @@ class Columns:
             self._records.append((offset, FrameKind(kind), bytes(buf[begin : begin + length])))
 
     def inspected(self, offsets: Offsets, end: int) -> Inspected:
-        """Returns the rows that were added. They are valid until the next ``start``."""
+        """Returns the rows that were added. The rows are valid until the next ``start``."""
         places, firsts, lasts, terms, dtvlsns, clocks = self._rows[:, : self._count]
         return Inspected(
             offsets,
@@ -139,8 +143,8 @@ class Columns:
 def inspect_sealed(
     file: File, *, salt: int, end: int, sidecar: Sidecar, reading: Reading = in_turn, columns: Columns | None = None
 ) -> Inspected | None:
-    """Inspects a segment if its sidecar proves every byte right and no frame is overmarked. Returns None otherwise. If
-    ``columns`` is passed, the result is stored there."""
+    """Inspects a segment. Returns None unless its sidecar proves every byte right and no rollback has abandoned any of
+    its frames. If ``columns`` is passed, the result is stored in it."""
     if (sidecar.salt, sidecar.end) != (salt, end) or not len(sidecar.offsets):
         return None
     offsets = sidecar.offsets.astype(np.int64)
@@ -163,8 +167,8 @@ def inspect_sealed(
 
 
 class Window(NamedTuple):
-    """The frames ``low`` to ``high`` (exclusive) of a segment, and the range of their bytes. The first window also
-    includes the header page."""
+    """A window: the frames ``low`` to ``high`` (exclusive) of a segment, and the range of their bytes. The first window
+    also includes the header page."""
 
     low: int
     high: int
@@ -173,7 +177,7 @@ class Window(NamedTuple):
 
 
 def _windows(offsets: Offsets, end: int) -> Iterator[Window]:
-    """Yields runs of frames of about ``WINDOW_BYTES``."""
+    """Yields runs of frames, each with about ``WINDOW_BYTES`` bytes."""
     low = 0
     while low < len(offsets):
         high = max(low + 1, int(np.searchsorted(offsets, offsets[low] + WINDOW_BYTES)))

@@ -1,10 +1,11 @@
-"""Computes, by column, the crc32c of bytes with more bytes after them. With it, the checksums of parts give the
-checksum of the whole. These functions have no side effects.
+"""Combines crc32c checksums, for a whole column at once. From the checksums of two consecutive pieces of bytes follows
+the checksum of both together. The functions have no side effects.
 
     crc(a + b) == shifted(crc(a), len(b)) ^ crc(b)
 
-A crc is linear, so ``shifted`` (the crc with zeros after the bytes) is a 32-by-32-bit matrix for each length. A length
-is processed by four bits at a time. The matrices for all values of four bits are tables, made on first use (64 KiB).
+``shifted`` is the crc of the bytes with a number of zero bytes after them. A crc is linear, so ``shifted`` is a product
+with a matrix of 32 by 32 bits, one matrix for each number of zero bytes. The number is processed in groups of four
+bits. The matrices for all values of four bits are tables, made on first use (64 KiB).
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _ALL: Final = np.uint32(0xFFFF_FFFF)
 
 
 def shifted(crcs: U32, lengths: I64) -> U32:
-    """Returns each crc with ``lengths`` zero bytes after its bytes, without the share of those zero bytes alone."""
+    """Returns each crc as if its bytes had ``lengths`` zero bytes after them, without the share of these zero bytes
+    alone."""
     values = crcs.copy()
     for position in range((int(lengths.max(initial=0)).bit_length() + 3) // 4):
         values = _times(_matrices(position), (lengths >> 4 * position & 0xF) << 10, values)
@@ -32,7 +34,7 @@ def shifted(crcs: U32, lengths: I64) -> U32:
 
 
 def followed(crcs: U32, columns: NDArray[np.uint8]) -> U32:
-    """Returns each crc continued over the bytes of its row of ``columns``."""
+    """Returns each crc continued over the bytes in its row of ``columns``."""
     values, step = crcs ^ _ALL, _step()
     for column in columns.T:
         values = step[(values ^ column) & _BYTE] ^ values >> np.uint32(8)
@@ -41,8 +43,8 @@ def followed(crcs: U32, columns: NDArray[np.uint8]) -> U32:
 
 @cache
 def _matrices(position: int) -> U32:
-    """Returns the tables for 0 to 15 times ``16 ** position`` zero bytes. There are four tables of 256 numbers for each
-    value."""
+    """Returns the tables for 0 to 15 times ``16 ** position`` zero bytes. For each of the 16 numbers of zero bytes
+    there are four tables of 256 numbers."""
     same: U32 = (np.arange(256, dtype=np.uint32) << np.arange(0, 32, 8, dtype=np.uint32)[:, None]).reshape(-1)
     if position:
         before = _matrices(position - 1)
@@ -51,14 +53,15 @@ def _matrices(position: int) -> U32:
         one = _step()[same & _BYTE] ^ same >> np.uint32(8)
     tables = same
     while len(tables) < 16 * 1024:
-        # The values with the next bit are all values without it, times the matrix of the bit.
+        # The matrix for a value with the next bit set is the matrix for the value without the bit, times the matrix of
+        # the bit.
         tables = np.concatenate((tables, _times(one, 0, tables)))
         one = _times(one, 0, one)
     return tables
 
 
 def _times(tables: U32, at: I64 | int, values: U32) -> U32:
-    """Multiplies each value by the matrix whose tables begin at row ``at``."""
+    """Multiplies each value by the matrix whose tables begin at row ``at`` of ``tables``."""
     product: U32 = tables[at + (values & _BYTE)]
     for byte in (1, 2, 3):
         product = product ^ tables[at + ((values >> np.uint32(8 * byte) & _BYTE) + (256 * byte))]
@@ -67,5 +70,5 @@ def _times(tables: U32, at: I64 | int, values: U32) -> U32:
 
 @cache
 def _step() -> U32:
-    """Returns the register after a zero byte, for each value of its low byte."""
+    """Returns the crc register after one zero byte, for each value of the register's low byte."""
     return np.array([crc(bytes([0xFF ^ byte])) for byte in range(256)], np.uint32) ^ np.uint32(0xFF00_0000)

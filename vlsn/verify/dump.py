@@ -4,12 +4,13 @@
      "first": 1, "last": 2, "count": 2, "overmarked": false, "damaged": false,
      "bytes": 83, "entries": "DATA", "dtvlsn": 0, "time": 1700000000000000, "detail": ""}
 
-Local records have no term and no VLSNs (0). ``detail`` describes their content. Synced bytes without a whole frame make
-one damaged row of kind ``UNREADABLE``, with the VLSN that should be there and count 0. For a damaged frame, ``detail``
-names the fault. Without ``all``, the rows are visible blocks and damage. With ``all``, there are also rows for both
-blocks of an overmarked VLSN, for local records, and for a torn tail (kind ``TORN_TAIL``, not damage).
+In the rows of local records, such as a checkpoint's, the term and the VLSNs are 0, and ``detail`` describes the record.
+Synced bytes that contain no valid frame make one damaged row of kind ``UNREADABLE``, with the VLSN that should be there
+and count 0. In the row of a damaged frame, ``detail`` names the fault. Without ``all``, there are rows for visible
+blocks and for damage. With ``all``, there are also rows for blocks that a rollback abandoned, for local records, and
+for a torn tail (kind ``TORN_TAIL``, which is no damage).
 
-Only one segment is held in memory at a time. Rows are made one by one, only for the frames that were asked for.
+Only one segment is in memory at a time. Rows are made one by one, and only for the frames that the caller wants.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ UNREADABLE = "UNREADABLE"
 TORN_TAIL = "TORN_TAIL"
 ROW_KINDS = (*(kind.name for kind in FrameKind), UNREADABLE, TORN_TAIL)
 _BLOCK = int(FrameKind.BLOCK)
-_UNREADABLE, _TORN_TAIL = 0, 255  # values that no frame's kind has
+_UNREADABLE, _TORN_TAIL = 0, 255  # values that no kind of frame has
 
 
 class DumpRow(msgspec.Struct, frozen=True, gc=False):
-    """One frame. Its fields, in this order, make the JSON object."""
+    """The row of one frame. The fields of a row, in this order, become the JSON object."""
 
     file: str
     offset: int
@@ -55,11 +56,11 @@ class DumpRow(msgspec.Struct, frozen=True, gc=False):
     overmarked: bool
     damaged: bool
     bytes: int
-    """The bytes of the payload. For an unreadable place or a torn tail, all bytes of that place."""
+    """The bytes of the frame's payload. For an unreadable place or a torn tail, all bytes of that place."""
     entries: str
-    """The kinds of a block's entries, joined by ``+``; "" for anything else."""
+    """The kinds of a block's entries, joined by ``+``; "" for a row that is not a block."""
     dtvlsn: int
-    """The DTVLSN that a block's header, or a checkpoint, states."""
+    """The DTVLSN (durable end) that a block's header, or a checkpoint, states."""
     time: int
     """The time at which a block was sealed, in µs since the epoch."""
     detail: str
@@ -67,18 +68,19 @@ class DumpRow(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpFilter:
-    """The rows that are asked for. Bounds are inclusive, and a row must meet all conditions. A row without VLSNs counts
-    as having the last VLSN before it."""
+    """The conditions on the rows of a dump. A row must meet all conditions. Bounds are inclusive. A row without VLSNs
+    is treated as having the last VLSN before it."""
 
     from_vlsn: int = 1
     to_vlsn: int | None = None
     from_lsn: int = 0
     to_lsn: int | None = None
     kinds: frozenset[str] = frozenset()
-    """Names of ``ROW_KINDS``. Local records and torn tails that are named here are included even without ``all``."""
+    """The wanted kinds, as names of ``ROW_KINDS``. Local records and torn tails are included if they are named here,
+    even without ``all``."""
     entries: frozenset[EntryKind] = frozenset()
-    """Also includes, besides ``kinds``, blocks that hold an entry of one of these kinds. If both are empty, all rows
-    are included."""
+    """The wanted kinds of entries: blocks that have such an entry are included besides the rows of ``kinds``. If
+    ``kinds`` and ``entries`` are both empty, all rows are included."""
     term: int | None = None
     all: bool = False
 
@@ -86,8 +88,9 @@ class DumpFilter:
 def dump_rows(
     disk: Disk, stores: Stores, directory: str, wanted: DumpFilter | None = None, *, reverse: bool = False
 ) -> Iterator[DumpRow]:
-    """Yields the frames that ``wanted`` asks for in log order, or from the end on (``reverse``). The dump of a running
-    node, whose directory is locked, ends at the stated synced end. Raises ``FileNotFoundError`` or ``WrongVersion``."""
+    """Yields the rows that ``wanted`` selects, in log order, or from the log's end on (``reverse``). If a node is
+    running, its directory is locked, and the dump ends at the stated synced end. Raises ``FileNotFoundError`` or
+    ``WrongVersion``."""
     wanted = wanted or DumpFilter()
     check_versions(disk, directory)
     live = disk.is_locked(f"{directory}/{LOCK_NAME}")
@@ -102,7 +105,7 @@ def dump_rows(
             frames = _frames(disk, chain, position, stated, buf)
         except FileNotFoundError:
             if live:
-                continue  # the segment was cleaned away since it was listed
+                continue  # the segment was cleaned away after it was listed
             raise
         chosen = frames.chosen(wanted)
         for index in (chosen[::-1] if reverse else chosen).tolist():
@@ -116,7 +119,7 @@ def _entries(row: DumpRow) -> set[EntryKind]:
 
 
 def _may_hold(chain: Chain, position: int, wanted: DumpFilter) -> bool:
-    """Says whether any frame of the segment can be asked for, as far as headers show."""
+    """Returns whether ``wanted`` may select any frame of the segment, as far as headers show."""
     link = chain.links[position]
     if lsn(link.number + 1, 0) <= wanted.from_lsn or (
         wanted.to_lsn is not None and lsn(link.number, 0) > wanted.to_lsn
@@ -124,13 +127,14 @@ def _may_hold(chain: Chain, position: int, wanted: DumpFilter) -> bool:
         return False
     if wanted.all or link.last:
         return True
-    # The log's last VLSN when the next segment was begun. No visible block in this segment is above that VLSN.
+    # ``following`` is the last VLSN that the log had when the next segment was begun. No visible block in the present
+    # segment has a higher VLSN.
     following = chain.links[position + 1].prev_last_vlsn
     return not 0 < following < wanted.from_vlsn
 
 
 def _frames(disk: Disk, chain: Chain, position: int, stated: Stated, buf: bytearray) -> _Frames:
-    """Locates the frames of one segment, whose bytes are in ``buf`` afterwards."""
+    """Locates the frames of one segment. On return, ``buf`` has the segment's bytes."""
     link = chain.links[position]
     before = link.prev_last_vlsn or _last_vlsn_before(disk, chain, position, stated, buf)
     found, size = inspected(disk, link, stated, buf)
@@ -155,8 +159,8 @@ def _used(buf: bytearray, start: int, end: int) -> int:
 
 
 class _Frames:
-    """Everything in one segment, by column, ordered by offset: frames, unreadable places, and a torn tail of ``torn``
-    bytes. ``before`` is the last VLSN before the segment."""
+    """All frames, unreadable places and the torn tail (of ``torn`` bytes) in one segment, as columns ordered by offset.
+    ``before`` is the last VLSN before the segment."""
 
     def __init__(self, link: Link, found: Inspected, heads: scan.Headers, before: int, torn: int) -> None:
         self.link = link
@@ -182,8 +186,8 @@ class _Frames:
         self._number_vlsns(found, before)
 
     def _number_vlsns(self, found: Inspected, before: int) -> None:
-        """Fills in the first VLSN, the last VLSN and the term of each frame. If they cannot be read, fills in the VLSN
-        that should be there."""
+        """Sets the first VLSN, the last VLSN and the term of each frame. If a frame's VLSNs cannot be read, sets the
+        VLSN that should be there."""
         known = self.head_of >= 0
         self.first, self.last = np.zeros(len(known), np.int64), np.zeros(len(known), np.int64)
         self.term = np.zeros(len(known), np.int64)
@@ -198,7 +202,7 @@ class _Frames:
         self.first[lost] = self.last[lost] = self.near[lost] + 1
 
     def chosen(self, wanted: DumpFilter) -> npt.NDArray[np.int64]:
-        """Returns the indices of the rows that are asked for, without regard to the kinds of entries."""
+        """Returns the indices of the rows that ``wanted`` selects, without regard to the kinds of entries."""
         low = np.where(self.last > 0, self.last, self.near)
         high = np.where(self.first > 0, self.first, self.near)
         good = low >= wanted.from_vlsn
@@ -221,7 +225,7 @@ class _Frames:
         return (lsns >= wanted.from_lsn) & (lsns <= (wanted.to_lsn if wanted.to_lsn is not None else lsns))
 
     def row(self, buf: bytearray, index: int) -> DumpRow:
-        """Makes row ``index``. ``buf`` holds the segment."""
+        """Makes the dump's row for frame ``index``. ``buf`` must have the segment's bytes."""
         link, offset = self.link, int(self.offsets[index])
         head = self.heads[self.head_of[index]] if self.head_of[index] >= 0 else None
         return DumpRow(
@@ -253,7 +257,7 @@ class _Frames:
 
     def _detail(self, index: int, offset: int) -> str:
         if self.kinds[index] == _TORN_TAIL:
-            return "bytes that nothing says were synced; the next open keeps them aside"
+            return "bytes that were perhaps never synced; the next open keeps them aside"
         if offset in self.faults:
             return self.faults[offset]
         return _said(*self.records[offset]) if offset in self.records else ""
@@ -275,7 +279,7 @@ def _entry_kinds(buf: bytearray, offset: int, count: int, kind: int) -> str:
 
 
 def _said(kind: FrameKind, payload: bytes) -> str:
-    """Describes a local record, in words."""
+    """Describes the content of a local record in words."""
     try:
         record = decode_record(kind, payload)
     except BadBody as error:

@@ -1,11 +1,11 @@
-"""The rules for statements of durability: they never decrease and never exceed the log's end, and the entries that they
-cover are never rolled back.
+"""The rules for statements of durability in a log. A statement of durability is a DTVLSN (durable end). DTVLSNs never
+decrease and never exceed the log's end, and entries up to a stated DTVLSN are never rolled back.
 
     VLSN     11  12  13  14 │ ROLLBACK_START(matchpoint 11)        block 14 says: durable up to 12
-    DTVLSN    9   9  11  12 │                                      12 is overmarked though durable
+    DTVLSN    9   9  11  12 │                                      wrong: 12 is rolled back though durable
 
-A DTVLSN is true for ever, in any block, so blocks that were rolled back count, too. The DTVLSNs of consecutive visible
-blocks never decrease, since a master knows every DTVLSN in the log with which it leads.
+A stated DTVLSN stays true for ever, even if its block is rolled back. So the DTVLSNs of rolled back blocks are checked,
+too. The DTVLSNs of consecutive visible blocks never decrease, since a master starts with the highest DTVLSN in its log.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from vlsn.ids import U32_MAX, Lsn, lsn_file, lsn_offset
 from vlsn.verify.inspection import Fault, Rule
 
 Placed = tuple[int, object]
-"""A local record and its offset."""
+"""A local record (checkpoint, rollback), after its offset in the segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """The DTVLSNs of one segment: that of its ``first`` visible block (0: there is none), and the ``highest`` of all
-    visible blocks. ``between`` has the highest DTVLSN of all whole blocks and checkpoints from each ROLLBACK_START to
-    the next, and then that of those after the last."""
+    """The DTVLSNs (durable ends) that one segment states. ``first`` is that of the first visible block (0: there is
+    none). ``highest`` is the highest of all visible blocks. ``between`` has one value for each part of the segment
+    between two ROLLBACK_STARTs: the highest DTVLSN of all valid blocks and checkpoints in that part."""
 
     first: int
     highest: int
@@ -38,7 +38,7 @@ class Claims:
 
 
 def claims_of(offsets: Offsets, dtvlsns: Offsets, shown: Offsets, records: Sequence[Placed]) -> Claims:
-    """Sums up the DTVLSNs of one segment. ``offsets`` and ``dtvlsns`` describe its whole blocks, and ``shown`` are the
+    """Collects the DTVLSNs of one segment. ``offsets`` and ``dtvlsns`` describe its valid blocks. ``shown`` are the
     DTVLSNs of its visible blocks."""
     stated = [(at, record.dtvlsn) for at, record in records if isinstance(record, CheckpointStart | CheckpointEnd)]
     places = np.concatenate((offsets, np.array([at for at, _ in stated], np.int64)))
@@ -56,7 +56,7 @@ def starts_in(records: Iterable[Placed]) -> list[tuple[int, RollbackStart]]:
 
 
 def falls(offsets: Offsets, firsts: Offsets, dtvlsns: Offsets) -> Iterator[Fault]:
-    """Yields the visible blocks of one segment with a lower DTVLSN than a block before them."""
+    """Yields a fault for each visible block of a segment whose DTVLSN is lower than that of a block before it."""
     if not (dtvlsns[1:] < dtvlsns[:-1]).any():
         return
     highest = np.maximum.accumulate(dtvlsns)
@@ -65,8 +65,9 @@ def falls(offsets: Offsets, firsts: Offsets, dtvlsns: Offsets) -> Iterator[Fault
 
 
 def ahead(offsets: Offsets, lasts: Offsets, records: Iterable[Placed], before: int) -> Iterator[Fault]:
-    """Yields the checkpoints with a higher DTVLSN than the last VLSN logged before them, in a segment without damage.
-    ``offsets`` and ``lasts`` describe its blocks. Its log begins after VLSN ``before``."""
+    """Yields a fault for each checkpoint whose DTVLSN is higher than the last VLSN logged before the checkpoint. The
+    segment must be undamaged. ``offsets`` and ``lasts`` describe the segment's blocks, and ``before`` is the last VLSN
+    before it."""
     stated = [(at, record) for at, record in records if isinstance(record, CheckpointStart | CheckpointEnd)]
     if not stated:
         return
@@ -80,7 +81,7 @@ def ahead(offsets: Offsets, lasts: Offsets, records: Iterable[Placed], before: i
 
 
 def fallen(offset: int, vlsn: int, said: int, before: int, file: str = "") -> Fault:
-    detail = f"it says durable up to VLSN {said}, a block before it said {before}"
+    detail = f"the block says durable up to VLSN {said}, a block before it said {before}"
     return Fault(Rule.DTVLSN, offset, detail, vlsn, {"dtvlsn": said, "before": before}, file)
 
 

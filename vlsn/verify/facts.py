@@ -1,9 +1,9 @@
 """The facts of one segment: its faults, and the values that the rules between segments need.
 
-    00000002.vlog   5 6 7 8      first edge 5, last edge 8; the terms, what it says to be durable, its producers
+    00000002.vlog   5 6 7 8      first edge 5, last edge 8; terms, stated durable ends, producers
 
-The same function makes the facts for a segment in a directory and for an audit's task. Their size does not grow with
-the segment's entries. ``joined`` compares the facts of all segments of a log.
+The same function makes the facts for ``verify`` and for an audit. The size of the facts does not grow with the number
+of entries in the segment. ``joined`` compares the facts of all segments of a log.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from vlsn.verify.producer_order import Heard, check_submissions
 from vlsn.verify.submissions import Submissions
 
 FAULTS_MAX = 100
-"""The most faults of one rule in one segment, since a log that is wrong throughout need not report more."""
+"""The most faults of one rule that are reported for a segment. A log that is wrong throughout need not report more."""
 
 
 @dataclass(slots=True)
 class Visible:
-    """The blocks of one segment by column: either the visible blocks, or all readable ones."""
+    """Columns with a value for each block of a segment: either for the visible blocks, or for all readable ones."""
 
     places: Offsets
     firsts: Offsets
@@ -53,20 +53,21 @@ def visible_of(found: Inspected, hidden: Mask) -> Visible:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """The first or last visible block of a segment. ``vlsn`` is the first VLSN of the first block, or the last VLSN of
-    the last."""
+    """The first or the last visible block of a segment. ``vlsn`` is the first VLSN of the first block, or the last VLSN
+    of the last block."""
 
     vlsn: int
     term: int
     offset: int
     damaged: bool
-    """True if something between this block and that end of the segment is damaged."""
+    """True if something is damaged between this block and the segment's beginning (or, for the last block, its end)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """The facts of one segment. ``prev_number`` is the previous segment, as the header says, and ``before`` is the last
-    VLSN in it. Both are 0 if the header cannot be read or there is no previous segment."""
+    """The facts of one segment. ``prev_number`` is the number of the previous segment by the header, and ``before`` is
+    the last VLSN in the previous segment. ``prev_number`` and ``before`` are 0 if the header cannot be read or there is
+    no previous segment."""
 
     number: int
     file: str
@@ -75,7 +76,7 @@ class Facts:
     first: Edge | None
     last: Edge | None
     damaged: bool
-    """True if a block may be missing."""
+    """True if a block of the segment may be missing."""
     rollbacks: tuple[tuple[int, RollbackStart | RollbackEnd], ...]
     """The rollback records, each with its offset."""
     claims: Claims
@@ -83,10 +84,10 @@ class Facts:
     terms: tuple[Run, ...]
     """The terms of the visible blocks, ascending."""
     faults: tuple[Fault, ...]
-    """The faults of the visible blocks: of their order, terms and DTVLSNs."""
+    """The faults of the visible blocks, in their order, terms and DTVLSNs."""
     repeated: tuple[Fault, ...]
-    """Submissions of producers that cannot follow one another. If a block is lost, the cause may be a missing
-    submission."""
+    """The submissions of producers that cannot follow one another. If a block is lost, the cause may be a submission
+    that is missing."""
 
 
 def facts_of(
@@ -101,8 +102,8 @@ def facts_of(
     records: Sequence[Placed],
     submissions: Submissions,
 ) -> Facts:
-    """Collects the facts of one segment. ``blocks`` are all whole blocks, ``lost`` the ascending offsets at which a
-    block may be missing, and ``records`` the local records. ``submissions`` are those of visible blocks."""
+    """Collects the facts of one segment. ``blocks`` are all valid blocks, ``lost`` the ascending offsets at which a
+    block may be missing, and ``records`` the local records. ``submissions`` are those in the visible blocks."""
     heard, repeated = check_submissions(submissions)
     first, last = _edges(visible, lost)
     return Facts(
@@ -128,8 +129,8 @@ def facts_of(
 
 
 def read_records(found: Sequence[tuple[int, FrameKind, bytes]]) -> tuple[list[Placed], list[Fault]]:
-    """Decodes local records, given as offset, kind and payload of each. Returns the decoded records, and faults for the
-    records that cannot be decoded."""
+    """Decodes local records. ``found`` has the offset, kind and payload of each record. Returns the decoded records,
+    and a fault for each record that cannot be decoded."""
     records: list[Placed] = []
     faults = []
     for offset, kind, payload in found:
@@ -141,13 +142,13 @@ def read_records(found: Sequence[tuple[int, FrameKind, bytes]]) -> tuple[list[Pl
 
 
 def broken(file: str, offset: int, first: int, last: int) -> Fault:
-    """Makes the fault for VLSN ``first`` directly after VLSN ``last``."""
+    """Makes the fault that VLSN ``first`` directly follows VLSN ``last``."""
     return Fault(Rule.CONTIGUITY, offset, f"VLSN {first} follows on {last}", last + 1, file=file, there=first)
 
 
 def _breaks(visible: Visible, lost: Offsets) -> Iterator[Fault]:
-    """Yields a fault for each block that does not continue the block before it. If something between both is lost, only
-    blocks that overlap the one before count."""
+    """Yields a fault for each block that does not continue the block before it. If something may be lost between the
+    two blocks, only an overlap is a fault."""
     places, firsts, lasts = visible.places, visible.firsts, visible.lasts
     wrong = firsts[1:] != lasts[:-1] + 1
     if not wrong.any():
@@ -160,8 +161,8 @@ def _breaks(visible: Visible, lost: Offsets) -> Iterator[Fault]:
 
 
 def _falling_terms(visible: Visible) -> Iterator[Fault]:
-    """Yields a fault for each place where terms decrease. If a few blocks have a higher term, and there are fewer of
-    them than blocks after them, these few blocks are at fault."""
+    """Yields a fault for each place where terms decrease. If some blocks have a higher term than more blocks after
+    them, the few blocks with the higher term are at fault."""
     terms = visible.terms
     if not (terms[1:] < terms[:-1]).any():
         return

@@ -1,17 +1,18 @@
-"""Reads the frames of one segment, recomputes every checksum, and finds what is damage or a torn tail.
+"""Reads the frames (envelopes of blocks) of one segment, recomputes every checksum, and finds damage and the torn tail.
 
-1. A frame that cannot be read is *damage* if something says that it had been synced: the ``synced`` field of a later
-   frame, or ``stated``. Otherwise the log ends there, in a torn tail, whatever comes after. In a segment whose end is
-   known, everything bad is damage.
-2. Reading continues after damage: later frames are found by magic, salt and crc, at every 8 bytes. So one flipped bit
-   does not hide another. A bad frame whose length still leads to the next frame is marked. Anything else is a gap:
+1. A frame that cannot be read is *damage* if something says that it was synced: the ``synced`` field of a later frame,
+   or ``stated``. If nothing says so, the log ends before the unreadable frame, in a torn tail, whatever the later bytes
+   are. In a segment whose end is known, everything bad is damage.
+2. Reading continues after damage: later frames are found by their magic, salt and crc, at every 8 bytes. So one flipped
+   bit does not hide another. If a bad frame's length still leads to the next frame, the bad frame is marked. Damage
+   that is not a single marked frame is a gap:
 
     |good|good|crc wrong|good|…garbage…|good|000000
               good=False      gap (start, end)
 
 Checksums are computed for runs of frames that fit the processor's cache, by ``map`` over C functions. The crc32c of a
-frame's payload is computed once. The checksums of the payload's parts, and of the whole frame, are derived from it by
-column.
+frame's payload is computed once. From the payloads' checksums, those of the payloads' parts and of the whole frames are
+derived by column.
 """
 
 from __future__ import annotations
@@ -35,18 +36,19 @@ from vlsn.verify.crc_shift import U32, followed, shifted
 
 Bools = NDArray[np.bool_]
 Compared = Callable[[Sequence[Buffer]], bytes]
-"""Makes the bytes by which payloads are compared: the same number of bytes for each payload, concatenated."""
+"""The type of a function that makes the bytes by which payloads are compared. The function returns the same number of
+bytes for each payload, concatenated."""
 
 _RUN_BYTES: Final = 256 * KIB
 _RUN_FRAMES: Final = 4096
-"""The number of frames whose checksums are derived together from those of their payloads."""
+"""The number of frames whose checksums are derived together from the checksums of their payloads."""
 _VIEW_FROM: Final = 4 * KIB
-"""The average payload size from which on payloads are not copied for their checksums."""
+"""If the average payload has at least this size, payloads are not copied to compute their checksums."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Checksums in columns, one row for each frame: the crcs of a block's header and body, and of the frame's
+    """Columns of checksums, with a row for each frame: the crcs of a block's header and body, and of the frame's
     payload."""
 
     header: U32
@@ -59,13 +61,14 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """The frames up to ``end``, by file offset. ``good`` marks those with correct crc and padding. ``gaps`` are the
-    places, ascending, in which a frame should be and is missing. With ``torn``, there is a torn tail after ``end``."""
+    """The frames of a segment up to ``end``, by offset. ``good`` marks the frames with correct crc and padding.
+    ``gaps`` are the places, ascending, at which a frame should be and is missing. With ``torn``, a torn tail begins at
+    ``end``."""
 
     offsets: scan.Offsets
     headers: scan.Headers
     heads: scan.Headers
-    """The block header of each frame. The row of a local record has no meaning."""
+    """The header of the block in each frame. In the row of a local record, the values have no meaning."""
     good: Bools
     sums: Sums
     compared: bytes
@@ -73,16 +76,17 @@ class Frames:
     end: int
     torn: bool
     content: int | None = None
-    """The crc32c of the file up to ``end``, if it was already computed and no flag is set."""
+    """The crc32c of the file up to ``end``; None if the crc was not computed, or if some frame has a rollback's
+    flag."""
 
     @property
     def damage(self) -> list[int]:
-        """The places, ascending, at which a frame is missing or not good."""
+        """Returns the offsets, ascending, at which a frame is missing or not good."""
         return sorted({*(start for start, _ in self.gaps), *self.offsets[~self.good].tolist()})
 
     def records(self, buf: Buffer) -> list[tuple[int, FrameKind, bytes]]:
-        """Returns the offset, kind and payload of each good local record. ``buf`` is the file from its first byte
-        on."""
+        """Returns the offset, kind and payload of each good local record. ``buf`` must have the file from its first
+        byte on."""
         rows = np.flatnonzero(self.good & (self.headers["kind"] != FrameKind.BLOCK))
         kinds, lengths = self.headers["kind"][rows].tolist(), self.headers["length"][rows].tolist()
         columns = zip(self.offsets[rows].tolist(), kinds, lengths, strict=True)
@@ -103,8 +107,8 @@ def read_frames(
 ) -> Frames:
     """Reads the frames of segment ``name`` in ``buf``. The first ``size`` bytes of ``buf`` are the file from offset
     ``base`` on, which is 0 or the start of a frame. ``end`` is the end of the segment's log, or None for the last
-    segment. ``stated`` is how far the last segment was synced, by statements outside of it. Raises ``WrongVersion``,
-    naming the file."""
+    segment. ``stated`` is the end up to which the last segment was synced, by statements outside of it. Raises
+    ``WrongVersion``, which names the file."""
     limit = (base + size if end is None else min(end, base + size)) & ~7
     view = memoryview(buf)[: max(limit - base, 0)]
     pieces = [_nothing()]
@@ -114,8 +118,8 @@ def read_frames(
         found = scan.walk(buf, base=base, start=at, end=limit, salt=salt)
         scan.check_kind(view, base, found.end, salt, name)
         piece = _checked(buf, base, found, compared)
-        # A bad frame that does not lead to another frame may have a wrong length, so the frames after it have to be
-        # searched for.
+        # If a bad frame's length does not lead to another frame, the length may be wrong. So the frames after the bad
+        # frame have to be searched for.
         kept = len(found) if found.reason is Stop.END else _without_bad_tail(piece.good)
         stop = int(found.offsets[kept]) if kept < len(found) else found.end
         pieces.append(_cut(piece, kept))
@@ -139,7 +143,7 @@ def read_frames(
 
 
 def _without_torn_tail(frames: Frames, stated: int) -> Frames:
-    """Ends the log before the first bad place that nothing states to be synced."""
+    """Ends the log before the first bad frame that nothing states to be synced."""
     synced = max(stated, int(frames.headers["synced"][frames.good].max(initial=0)))
     cut = next((place for place in frames.damage if place >= synced), None)
     if cut is not None:
@@ -160,7 +164,7 @@ def _nothing() -> Frames:
 
 
 def _cut(frames: Frames, count: int) -> Frames:
-    """Keeps the first ``count`` frames."""
+    """Returns the first ``count`` frames."""
     width = len(frames.compared) // max(1, len(frames.offsets))
     return replace(
         frames,
@@ -208,7 +212,8 @@ def _checked(buf: Buffer, base: int, found: scan.Walk, compared: Compared | None
 
 
 def payloads_in(view: memoryview, starts: Sequence[int], stops: Sequence[int]) -> list[Buffer]:
-    """Cuts the bytes from each start to its stop out of ``view``. The pieces are ascending and close to one another."""
+    """Cuts the bytes from each start to the stop beside it out of ``view``. The pieces must be ascending and close to
+    one another."""
     first, data = starts[0], view[starts[0] : stops[-1]]
     if len(data) > len(starts) * _VIEW_FROM:
         return [data[start - first : stop - first] for start, stop in zip(starts, stops, strict=True)]
@@ -225,8 +230,8 @@ def last_words(offsets: scan.Offsets, headers: scan.Headers) -> scan.Offsets:
 def sums_of(
     headers: scan.Headers, heads: scan.Headers, lasts: NDArray[np.uint64], payload_crcs: Sequence[int]
 ) -> tuple[Sums, Bools]:
-    """Derives all checksums from the crc32c of each frame's payload, and says whether each frame's crc and padding are
-    correct. ``heads`` are the blocks' headers, and ``lasts`` the frames' last words."""
+    """Derives all checksums from the crc32c of each frame's payload. Also returns whether each frame's crc and padding
+    are correct. ``heads`` are the headers of the blocks, and ``lasts`` the last words of the frames."""
     whole = np.array(payload_crcs, np.uint32)
     runs = (slice(low, low + _RUN_FRAMES) for low in range(0, max(1, len(whole)), _RUN_FRAMES))
     pieces = [_sums_of_run(headers[run], heads[run], lasts[run], whole[run]) for run in runs]

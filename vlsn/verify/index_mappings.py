@@ -1,7 +1,7 @@
 """Reads every mapping of a stored VLSN index, for tools that compare them with the log.
 
-The index belongs to a stopped node, and is only read. An unreadable part is reported as a fault, not raised, so that
-the log is verified all the same.
+The index belongs to a stopped node, and is only read. An unreadable part of the index is reported as a fault and not
+raised as an error, so that the log is verified all the same.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from vlsn.recover.recovery import INDEX_NAME
 from vlsn.seams import KeyValue, Stores
 
 Columns = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
-"""VLSNs and their offsets, ascending."""
+"""VLSNs, and the offset that the index has for each, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The steps of a stored time index by column, up to VLSN ``last``."""
+    """The steps of a stored time index (``time_index``) up to VLSN ``last``, as columns."""
 
     firsts: npt.NDArray[np.int64]
     bounds: npt.NDArray[np.int64]
@@ -44,20 +44,20 @@ class Bounds:
 
 @dataclass(slots=True)
 class Mappings:
-    """The mappings of an index. ``bounds`` is None if there is no time index. ``faults`` say why the rest of the index
-    could not be read."""
+    """The mappings of an index. ``bounds`` is None if there is no time index. ``faults`` has the reasons why the rest
+    of the index could not be read."""
 
     by_segment: dict[int, Columns] = field(default_factory=dict)
     spans: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """The first VLSNs of each segment's first and last bucket, so that a reader of one part of the log reads no other
-    buckets."""
+    """For each segment, the first VLSNs of its first and its last bucket (run of mappings). A reader of one part of the
+    log then reads no other buckets."""
     bounds: Bounds | None = None
     faults: list[Damaged] = field(default_factory=list)
 
 
 def read_mappings(stores: Stores, directory: str, first: int = 0, last: int = U64_MAX) -> Mappings:
-    """Reads the mappings of the index in ``directory`` whose buckets begin at ``first`` to ``last``. Empty if there is
-    no index. Raises ``WrongVersion`` for an index of a later version."""
+    """Reads the mappings of the index in ``directory`` whose buckets begin at VLSNs ``first`` to ``last``. The result
+    is empty if there is no index. Raises ``WrongVersion`` for an index of a later version."""
     found = Mappings()
     try:
         with closing(_opened(stores, directory)) as store:
@@ -73,8 +73,8 @@ def read_mappings(stores: Stores, directory: str, first: int = 0, last: int = U6
 
 
 def read_times(stores: Stores, directory: str, owner: int) -> TimeIndex:
-    """Reads the time index in ``directory``, if it belongs to the store ``owner``. Returns an empty index if it is
-    missing or unreadable."""
+    """Reads the time index in ``directory``, if it belongs to the node with incarnation ``owner``. Returns an empty
+    index if the time index is missing or unreadable."""
     times = TimeIndex()
     try:
         with closing(_opened(stores, directory)) as store:
@@ -99,8 +99,8 @@ def _read_bounds(store: KeyValue) -> Bounds | None:
 
 
 def _load(times: TimeIndex, store: KeyValue, owner: int | None) -> None:
-    """Loads the steps that fit the buckets, if they belong to the store ``owner`` (None: to any). Raises
-    ``WrongVersion``."""
+    """Loads the steps that fit the buckets, if they belong to the node with incarnation ``owner`` (None: to any node).
+    Raises ``WrongVersion``."""
     try:
         buckets = StoredBuckets(store)
         record = buckets.record()
@@ -120,7 +120,7 @@ def _read_buckets(store: KeyValue, found: Mappings, begin: int, end: int) -> Non
     try:
         buckets.record()
     except Damaged as error:
-        fault = error  # a fault of a single bucket, if there is one, says more
+        fault = error  # the fault of a single bucket, if there is one, is more precise
     try:
         for bucket in buckets.all(begin, end):
             bucket.verify()

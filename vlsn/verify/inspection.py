@@ -1,7 +1,8 @@
-"""Inspects one segment: finds every frame (``frames``), and everything that is wrong with the segment.
+"""Inspects one segment: finds every frame (``frames``), and all faults of the segment.
 
-Opening a log (``torn_tail``) stops at the first bad frame, but an inspection continues after it. The whole segment is
-held in memory. Only offline tools use this module, for segments that no sidecar proves (``by_sidecar``).
+Opening a log (``torn_tail``) stops at the first bad frame, but an inspection continues after a bad frame. The whole
+segment is in memory. Only offline tools use this module, for segments that cannot be checked by a sidecar
+(``by_sidecar``).
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from vlsn.verify.submissions import ROW, Submissions, submissions_of
 
 Mask = npt.NDArray[np.bool_]
 Bytes = bytes | bytearray
-"""Plain bytes, not a view, since their slices cost less."""
+"""Bytes in memory, but not a memoryview, since slices of a memoryview cost more."""
 
 _FEW_ENTRIES = 64
-"""The number of entries up to which checking each block costs more than checking by column."""
+"""The most entries of a block for which the check by column is used; it would cost more for a larger block."""
 _FEW_RUN = 1024
 _RUN_BLOCKS = 8192
 """The number of headers that are checked together, so that they fit the processor's cache."""
@@ -41,21 +42,22 @@ _RUN_BLOCKS = 8192
 
 class Rule(StrEnum):
     """The rule that a finding violates. Findings between copies, or in a client's history, have rules of their own
-    (``repl/audit/rules.py``). A name means the same in ``verify`` and in the audit."""
+    (``repl/audit/rules.py``). A rule's name means the same in ``verify`` and in the audit."""
 
     FRAME_HEADER = "frame-header"
     """There is no frame where one must be."""
     FRAME_CRC = "frame-crc"
     UNREADABLE = "unreadable"
-    """The disk cannot read these bytes."""
+    """The disk cannot read some bytes of the file."""
     BLOCK_HEADER = "block-header"
     BLOCK_BODY = "block-body"
     TRANSACTION = "transaction"
-    """A transaction is not whole in its block."""
+    """A block contains an incomplete transaction."""
     CONTIGUITY = "contiguity"
     TERM_ORDER = "term-order"
     OVERMARK = "overmark"
-    """A flag is set that no rollback record explains, or a flag is missing that a record requires."""
+    """A frame has the flag of a rollback although no record explains it, or has no flag although a record requires
+    it."""
     RECORD = "record"
     """A local record cannot be read, or is not where ``state`` points."""
     SEGMENT_HEADER = "segment-header"
@@ -63,9 +65,9 @@ class Rule(StrEnum):
     """A segment is missing that other segments refer to."""
     SIDECAR = "sidecar"
     DTVLSN = "dtvlsn"
-    """The DTVLSN decreases, or is past the log's end at that place."""
+    """A DTVLSN (durable end) decreases, or is past the log's end at its place."""
     OVERMARKED_DURABLE = "overmarked-durable"
-    """A rollback abandoned blocks that its log had stated to be durable."""
+    """A rollback abandoned blocks that the log had stated to be durable."""
     PRODUCER_SEQUENCE = "producer-sequence"
     """A producer's sequences do not rise by one, so a submission is duplicate or missing."""
     SHORTER = "shorter-than-claimed"
@@ -77,36 +79,36 @@ class Rule(StrEnum):
     STATE = "state"
     NODE_FILE = "node-file"
     PAGE = "page"
-    """A page of a destination cannot be read back, or is missing."""
+    """A page file of a destination cannot be read back, or is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault, at ``offset``. ``vlsn`` is 0 if only the frames before could say it."""
+    """One fault of a segment, at ``offset``. ``vlsn`` is 0 if it cannot be read from the bad frame itself."""
 
     rule: Rule
     offset: int
     detail: str
     vlsn: int = 0
     more: Mapping[str, Any] = field(default_factory=dict)
-    """Facts that are specific to the rule."""
+    """Further facts, which depend on the rule."""
     file: str = ""
-    """The file; empty for the segment at hand."""
+    """The file with the fault; empty for the segment that is inspected."""
     there: int = 0
-    """The VLSN that was found where ``vlsn`` was expected; 0 if the rule is not about that."""
+    """The VLSN that was found in place of ``vlsn``; 0 if the rule is not about VLSNs."""
 
 
 @dataclass(slots=True)
 class Inspected:
-    """The result of inspecting one segment. It has columns of all frames that were located, including bad ones, and of
-    the blocks among them whose headers can be read."""
+    """The result of inspecting one segment: columns of all frames that were located, including bad ones, and columns of
+    the blocks whose headers can be read."""
 
     offsets: Offsets
     headers: Headers
     bad: Mask
     gaps: list[tuple[int, int]]
     end: int
-    """The end of the segment's log: the known end, or the place where zeros or a torn tail begin."""
+    """The end of the segment's log: the stated end, or the place where zeros or a torn tail begin."""
     torn: bool
     faults: list[Fault] = field(default_factory=list)
     block_offsets: Offsets = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -117,19 +119,19 @@ class Inspected:
     clocks: Offsets = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     marked: Mask = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     lost: Offsets = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """The ascending offsets at which a block may be missing from the columns."""
+    """The ascending offsets at which a block may be missing."""
     records: list[tuple[int, FrameKind, bytes]] = field(default_factory=list)
     """The offset, kind and payload of each good local record."""
     submissions: Submissions = field(default_factory=lambda: np.zeros(0, dtype=ROW))
-    """The submissions of producers, including those in overmarked blocks."""
+    """The submissions of producers, including those in blocks that a rollback abandoned."""
     by_sidecar: bool = False
-    """True if the sidecar has proved the segment, so that the frames were not checked one by one."""
+    """True if the sidecar has proved the segment right, so that the frames were not checked one by one."""
 
 
 def inspect(buf: Bytes, *, size: int, salt: int, end: int | None, name: str, stated: int = 0) -> Inspected:
     """Inspects a segment. The first ``size`` bytes of ``buf`` are the file from offset 0 on. ``end`` is the end of its
-    log, or None for the last segment. ``stated`` is how far the last segment was synced, by statements outside of it.
-    Raises ``WrongVersion``, naming the file."""
+    log, or None for the last segment. ``stated`` is the end up to which the last segment was synced, by statements
+    outside of it. Raises ``WrongVersion``, which names the file."""
     frames = read_frames(buf, size=size, salt=salt, end=end, name=name, stated=stated)
     end = frames.end if end is None else end
     found = Inspected(frames.offsets, frames.headers, ~frames.good, frames.gaps, end, frames.torn)
@@ -144,17 +146,18 @@ def inspect(buf: Bytes, *, size: int, salt: int, end: int | None, name: str, sta
 
 
 def inspected(disk: Disk, link: Link, stated: Stated, buf: bytearray) -> tuple[Inspected, int]:
-    """Inspects a segment of a chain. Its bytes are in ``buf`` afterwards, and their number is returned, too."""
+    """Inspects a segment of a chain. On return, ``buf`` has the segment's bytes; the number of bytes is returned,
+    too."""
     size, lost = read_segment(disk, link, buf)
     found = inspect(
         buf, size=size, salt=link.salt, end=link.end, name=link.info.path, stated=stated.offset_in(link.number)
     )
     for start, end in lost:
-        # This fault is reported beside the others at that place. It only says that the bytes cannot be read, not
-        # whether they were synced.
+        # Unreadable bytes are reported in addition to other faults at the same place. The report only says that the
+        # bytes cannot be read, and not whether they were synced.
         if start not in [gap for gap, _ in found.gaps]:
             found.gaps.append((start, end))
-        found.faults.insert(0, Fault(Rule.UNREADABLE, start, f"the disk does not give {end - start} bytes"))
+        found.faults.insert(0, Fault(Rule.UNREADABLE, start, f"the disk cannot read {end - start} bytes"))
     return found, size
 
 
@@ -162,9 +165,7 @@ def _check_frames(found: Inspected) -> None:
     for offset in found.offsets[found.bad].tolist():
         found.faults.append(Fault(Rule.FRAME_CRC, offset, "the frame's bytes do not match its checksum"))
     for start, end in found.gaps:
-        found.faults.append(
-            Fault(Rule.FRAME_HEADER, start, f"no whole frame in {end - start} bytes that had been synced")
-        )
+        found.faults.append(Fault(Rule.FRAME_HEADER, start, f"no valid frame in {end - start} bytes that were synced"))
     ahead = found.headers["synced"] > found.offsets
     for offset in found.offsets[ahead & ~found.bad].tolist():
         found.faults.append(Fault(Rule.FRAME_HEADER, offset, "the frame says that it was synced before it was written"))
@@ -206,14 +207,14 @@ def _check_blocks(buf: Bytes, found: Inspected, is_block: Mask, headers: Headers
 
 
 def fills_frame(heads: Headers, lengths: Offsets) -> Mask:
-    """Marks the blocks whose size matches their frame's length."""
+    """Marks the blocks whose size matches the length of their frame."""
     filled: Mask = heads["body_bytes"].astype(np.int64) + BLOCK_BYTES == lengths
     return filled
 
 
 def _columns_bad(buf: Bytes, offsets: Offsets, heads: Headers, *, skip: Mask) -> Mask:
-    """Marks the blocks with correct checksums but wrong columns. Blocks of few entries, and blocks of one plain entry,
-    as in a quiet log, are checked by column."""
+    """Marks the blocks with correct checksums but wrong columns. Blocks of few entries, and blocks of one plain entry
+    (usual in a quiet log), are checked by column."""
     wrong = np.zeros(len(offsets), dtype=np.bool_)
     plain = (heads["flags"] == 0) & (heads["count"] == 1) & ~skip
     starts = offsets[plain] + FRAME_BYTES + BLOCK_BYTES
@@ -234,8 +235,8 @@ def _columns_bad(buf: Bytes, offsets: Offsets, heads: Headers, *, skip: Mask) ->
 
 
 def _few_columns_bad(rows: Rows) -> Mask:
-    """Checks many blocks at once as ``check_body`` checks each. The blocks have correct checksums, and no columns but
-    keys and values."""
+    """Checks many blocks at once, in the way in which ``check_body`` checks one. The blocks must have correct
+    checksums, and no columns except keys and values."""
     headers, lay = rows.headers, rows.layouts
     bad: Mask = ~rows.rising()
     words = np.frombuffer(rows.buf, "<u4", len(rows.buf) // 4)
@@ -253,7 +254,7 @@ def _few_columns_bad(rows: Rows) -> Mask:
 
 
 def _block_fault(buf: Bytes, offset: int, length: int) -> Fault:
-    """Names the fault of a block whose frame has a correct checksum."""
+    """Finds the fault of a block whose frame has a correct checksum."""
     block = buf[offset + FRAME_BYTES : offset + FRAME_BYTES + length]
     try:
         header = block_format.decode_header(block)
@@ -270,7 +271,7 @@ def _block_fault(buf: Bytes, offset: int, length: int) -> Fault:
 
 
 def _has_bad_transaction(block: Bytes, header: block_format.BlockHeader) -> bool:
-    """Says whether the only fault of a body with a correct checksum is in its transactions or their kinds."""
+    """Returns whether the only fault of a block's body is in its transactions or in the kinds of their entries."""
     if not header.flags & TXNS or crc(block[BLOCK_BYTES : BLOCK_BYTES + header.body_bytes]) != header.body_crc:
         return False
     try:
@@ -281,7 +282,7 @@ def _has_bad_transaction(block: Bytes, header: block_format.BlockHeader) -> bool
 
 
 def _name_bad_blocks(found: Inspected, offsets: Offsets, firsts: Offsets) -> None:
-    """Fills in the VLSN of each bad frame whose block header is valid by its own checksum."""
+    """Sets the VLSN of each bad frame in which the block's header is valid by the header's own checksum."""
     if not len(offsets):
         return
     known = dict(zip(offsets.tolist(), firsts.tolist(), strict=True))

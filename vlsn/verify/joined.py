@@ -1,8 +1,8 @@
-"""The rules between a log's segments: visible blocks are consecutive, terms do not decrease, producers' sequences
-continue, and durable entries are kept.
+"""The rules across a log's segments: visible blocks are consecutive, terms do not decrease, producers' sequences
+continue, and durable entries are never lost.
 
-Segments are taken from the last to the first, since the facts that judge a segment come after it. Of the later
-segments, only a few values are kept:
+Segments are processed from the last to the first, since a segment is checked against facts of later segments. Only a
+few values of the later segments are kept:
 
     00000001.vlog   … 3 4 │ edge = 5   00000002.vlog        4 + 1 = 5
 """
@@ -20,9 +20,9 @@ from vlsn.verify.producer_order import ProducerOrder
 
 
 class Joined:
-    """Checks one log's segments against one another. ``missing`` are the files that are missing after the log's last
-    segment. Later they are the files missing between the segment at hand and the one taken before. With ``over_loss``,
-    producers are compared even across places where a block is lost."""
+    """Checks one log's segments against one another. ``missing`` are the names of the files that are missing after
+    the segment that is checked next. With ``over_loss``, producers are compared even across places where a block is
+    lost."""
 
     def __init__(self, missing: Sequence[str] = (), *, over_loss: bool = False) -> None:
         self.missing = list(missing)
@@ -30,13 +30,13 @@ class Joined:
         self._producers = ProducerOrder()
         self._after: Facts | None = None
         self._edge: Edge | None = None
-        """The first visible block after the segment at hand."""
+        """The first visible block after the segment that is checked."""
         self._edge_file = ""
         self._lost = False
-        """True if something between the segment at hand and that block may be missing."""
+        """True if something may be missing between the checked segment and the first visible block after it."""
 
     def take(self, facts: Facts) -> Iterator[Fault]:
-        """Yields the faults between this segment and those after it. Each fault names its file."""
+        """Yields the faults between this segment and the segments after it. Each fault names its file."""
         after = self._after
         if after is not None:
             self.missing = [segment_name(after.prev_number)] if after.prev_number > facts.number else []
@@ -66,8 +66,8 @@ class Joined:
 
 
 def claimed(segments: Iterable[Facts]) -> tuple[int, list[Fault]]:
-    """Compares what the segments, by ascending number, state to be durable. Returns the last VLSN that must be durable
-    by these statements, and the faults."""
+    """Compares the durable ends that the segments (ascending) state. Returns the last VLSN that must be durable by the
+    segments' statements, and the faults."""
     unheld: list[Fault] = []
     said = shown = 0
     for segment in segments:

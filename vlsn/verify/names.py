@@ -1,9 +1,10 @@
-"""The names of blocks in one directory: (term, first VLSN) means the same content for ever, even after a rollback.
+"""The names of blocks in one directory. A block's name is its term and first VLSN. Two blocks with the same name must
+have the same content, even if a rollback has abandoned one of them.
 
-    00000002.vlog   … 41 ✗42 42'         42 and 42' are of term 3, and not the same: sealed twice under one name
+    00000002.vlog   … 41 ✗42 42'         42 and 42' are of term 3 and differ: two blocks have one name
 
-The names of blocks that were rolled back are kept, as segments are taken from the last to the first. At the end, a
-segment is read again if one of its visible blocks may have one of these names, because its VLSN is of that term.
+While segments are read from the last to the first, the names of rolled back blocks are collected. At the end, a segment
+is read again if one of its visible blocks may have the name of a rolled back block.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from vlsn.verify.noted_terms import Run
 from vlsn.verify.rollbacks import Add
 
 NAMES_MAX: Final = 65_536
-"""The most names that are kept. They are those of the newest blocks that were rolled back."""
+"""The most names that are kept. The names of the newest blocks are preferred."""
 _NAME: Final = np.dtype([("first", "<u8"), ("term", "<u8"), ("crc", "<u4"), ("lsn", "<u8")])
 Names = NDArray[np.void]
 
 
 def names_of(buf: Buffer, number: int, found: Inspected, which: Mask) -> Names:
-    """Returns the names of the chosen blocks of a segment, each with a header checksum, which also covers the body."""
+    """Returns the names of the blocks in ``which``, each with its header's checksum, which also covers the body."""
     offsets = found.block_offsets[which]
     heads = scan.block_headers(buf, 0, offsets)
     names = np.empty(len(offsets), _NAME)
@@ -50,8 +51,8 @@ class GivenUp:
         self._names = np.concatenate((self._names, names))[:NAMES_MAX]
 
     def segments(self, runs: Sequence[Run], spans: Sequence[Run]) -> Iterator[int]:
-        """Yields those segments of ``spans`` (number, first and last VLSN) in which a visible block may have one of the
-        names. ``runs`` are the terms of the visible log."""
+        """Yields the segments in ``spans`` (number, first and last VLSN) in which a visible block may have the name of
+        a rolled back block. ``runs`` are the terms of the visible log."""
         firsts = [
             self._names["first"][
                 (self._names["term"] == term) & (low <= self._names["first"]) & (self._names["first"] <= high)
@@ -64,12 +65,12 @@ class GivenUp:
                 yield number
 
     def take(self, visible: Names) -> None:
-        """Keeps those visible blocks of a segment that begin with the VLSN of a block that was rolled back."""
+        """Keeps the visible blocks of a segment that have the same first VLSN as a rolled back block."""
         self._visible.append(visible[np.isin(visible["first"], self._names["first"])])
 
     def check(self) -> None:
-        """Reports blocks that share a name with a different block, among those rolled back and those compared with
-        them."""
+        """Reports each block that has the same name as a different block, among the rolled back blocks and the visible
+        blocks that were kept."""
         rows = np.sort(np.concatenate((self._names, *self._visible)), order=["first", "term", "lsn"])
         same = (rows["first"][1:] == rows["first"][:-1]) & (rows["term"][1:] == rows["term"][:-1])
         for row in np.flatnonzero(same & (rows["crc"][1:] != rows["crc"][:-1])).tolist():

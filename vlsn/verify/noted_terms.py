@@ -1,6 +1,6 @@
 """Compares the terms in ``state`` and in the node file with those of the log's visible blocks.
 
-state   term 3 from 7 to 40          the visible blocks of 7 to 40, and no others, are of term 3
+state   term 3 from 7 to 40          VLSNs 7 to 40 of the visible blocks, and only these, are of term 3
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from vlsn.recover.recovery import NODE_FILE_NAME, STATE_NAME
 from vlsn.verify.inspection import Fault, Rule
 
 Run = tuple[int, int, int]
-"""The term, the first and the last VLSN of a run of blocks."""
+"""A run of consecutive blocks of one term: the term, the first and the last VLSN."""
 
 
 def _first_difference(noted: Sequence[Run], found: Sequence[Run], upto: int) -> tuple[int, Run, Run] | None:
-    """Returns the first VLSN up to ``upto`` at which the runs differ, and both runs there. Returns None if they are
-    equal, or share no VLSN."""
+    """Returns the first VLSN up to ``upto`` at which the runs differ, and the run that each list has there. Returns
+    None if the lists are equal, or share no VLSN."""
     if not noted or not found:
         return None
     first, last = max(found[0][1], noted[0][1]), min(found[-1][2], noted[-1][2], upto)
@@ -29,7 +29,7 @@ def _first_difference(noted: Sequence[Run], found: Sequence[Run], upto: int) -> 
 
 
 def check_noted(noted: Sequence[Run], found: Sequence[Run], upto: int) -> Iterator[Fault]:
-    """Compares the terms that ``state`` states up to a VLSN with those of the log."""
+    """Compares the terms in ``state``, up to VLSN ``upto``, with the terms of the log."""
     differ = _first_difference(noted, found, upto)
     if differ is not None:
         vlsn, said, real = differ

@@ -1,12 +1,13 @@
-"""The pages of destinations in a directory, record by record, each with a verdict by its page table and its
+"""Lists the page files of destinations in a directory, record by record. A page file has the messages of cleaned
+segments that a destination still needs. Each record gets a verdict, which depends on the page table and the
 acknowledgements.
 
-    ACK            every message of it is acknowledged; ACK 3/8: so many are
-    COMPLETE       of a page: it is done, every message in it is acknowledged, and its file goes
-    TX_NOT_FOUND   it was written, and the transaction of the page table that would have made it count never happened:
-                   no message of it is delivered from here, and the log has it still
+    ACK            every message of the record is acknowledged; ACK 3/8: three of eight messages are acknowledged
+    COMPLETE       (for a page) every message in the page is acknowledged, and its file will be removed
+    TX_NOT_FOUND   the record was written, but never entered in the page table:
+                   its messages are not delivered from this page, and are still in the log
 
-The acknowledgements are those of the last checkpoint. A node that was killed knows of later ones from its log.
+The listing uses the acknowledgements of the last checkpoint. A node that was killed knows of later ones from its log.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ ACK, COMPLETE, TX_NOT_FOUND, DAMAGED = "ACK", "COMPLETE", "TX_NOT_FOUND", "DAMAG
 
 
 class PageLine(msgspec.Struct, frozen=True):
-    """One record of a page. If ``record`` is false, the page itself, listed before its records."""
+    """One record of a page file. If ``record`` is false, the line is about the page itself, and comes before its
+    records."""
 
     destination: str
     uuid: str
@@ -38,18 +40,18 @@ class PageLine(msgspec.Struct, frozen=True):
     last: int
     count: int
     bytes: int
-    """The bytes of keys and values."""
+    """The bytes of all keys and values in the record."""
     acked: int
     transactions: int
     whole: bool
-    """True if the record holds whole blocks of the log."""
+    """True if the record consists of whole blocks of the log."""
     marks: list[str]
     detail: str = ""
 
 
 def page_lines(disk: Disk, directory: str, stated: Stated) -> Iterator[PageLine]:
-    """Yields the pages and their records, by destination and page number. Only one page is held in memory at a time.
-    Raises ``OSError``."""
+    """Yields the pages and their records, by destination and page number. Only one page is in memory at a time. Raises
+    ``OSError``."""
     base = f"{directory}/{DIRECTORY}"
     if not disk.exists(base):
         return
@@ -113,8 +115,9 @@ def _page(
 
 
 def page_faults(disk: Disk, directory: str, stated: Stated) -> Iterator[tuple[str, int, int, str]]:
-    """Yields the file, offset, VLSN and fault of each page that counts but does not read back whole, or has no row. If
-    a row of a destination cannot be read, it is not known which of its pages count."""
+    """Yields the file, offset, VLSN and fault of each bad page: one that the table needs but that does not read back in
+    full, or that has no row in the table. If a row of a destination cannot be read, it is not known which pages are
+    needed."""
     acked = _destinations(stated)[1]
     for uuid, (store, rows) in sorted(stated.pages.items()):
         if store is None:
@@ -138,7 +141,8 @@ def page_faults(disk: Disk, directory: str, stated: Stated) -> Iterator[tuple[st
 def _without_row(
     disk: Disk, directory: str, uuid: str, store: StoreRow, rows: dict[int, PageRow], acked: Acked | None
 ) -> Iterator[tuple[str, int, int, str]]:
-    """Yields the pages that must have a row in the table but have none. Their messages are in no other page."""
+    """Yields the pages that must have a row in the table but have none. No other page has the messages of a page
+    without a row."""
     place = f"{DIRECTORY}/{uuid}"
     for name in disk.list(f"{directory}/{place}") if disk.exists(f"{directory}/{place}") else ():
         match = PAGE_FILE.match(name)

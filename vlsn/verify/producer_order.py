@@ -1,10 +1,10 @@
-"""Checks the order of producers' submissions, within a segment and from each segment to the later ones
-(``submissions``).
+"""Checks the order of producers' submissions (``submissions``), within a segment and from each segment to the later
+segments.
 
-Segments are taken from the last to the first. From the later segments, the first submissions of ``PRODUCERS_KEPT``
-producers are kept, the earliest ones:
+Segments are processed from the last to the first. For at most ``PRODUCERS_KEPT`` producers, the earliest submission in
+the later segments is kept:
 
-    00000001.vlog   A/0 B/0 A/1 │ known = A/2, B/1      A/2 follows on A/1, B/1 on B/0
+    00000001.vlog   A/0 B/0 A/1 │ known = A/2, B/1      A/2 continues A/1, B/1 continues B/0
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from vlsn.verify.submissions import (
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """The producers of one segment, by ascending id, one ``ROW`` each: their ``first`` submissions in it, and their
-    last. Of more than ``PRODUCERS_KEPT`` producers, only those with the newest submissions are kept."""
+    """The producers of one segment, ascending by id: the ``first`` submission of each in the segment, and the last one.
+    At most ``PRODUCERS_KEPT`` producers are kept, those with the newest submissions."""
 
     first: bytes
     last: bytes
@@ -43,8 +43,8 @@ NOTHING_HEARD: Final = Heard(b"", b"")
 
 
 def check_submissions(rows: Submissions) -> tuple[Heard, list[Fault]]:
-    """Checks one segment's submissions, in log order. Returns the rows to be compared with other segments, and the
-    faults. Handles are compared only within a segment."""
+    """Checks one segment's submissions, in log order. Returns the rows to compare with other segments, and the faults.
+    Handles of transactions are compared only within a segment."""
     if not len(rows):
         return NOTHING_HEARD, []
     handles = is_handle(rows)
@@ -60,14 +60,15 @@ def check_submissions(rows: Submissions) -> tuple[Heard, list[Fault]]:
 class ProducerOrder:
     def __init__(self) -> None:
         self._known: Submissions = np.empty(0, ROW)
-        """The first submissions of producers after the segment at hand. Their offsets are LSNs."""
+        """The first submissions of producers after the segment that is checked. The offsets of these submissions are
+        LSNs."""
 
     def cut(self) -> None:
-        """Forgets the later segments, since something before them may be missing."""
+        """Forgets the later segments' submissions, since earlier submissions may be missing."""
         self._known = self._known[:0]
 
     def check(self, heard: Heard, number: int) -> Iterator[Fault]:
-        """Compares the producers of segment ``number`` with those of later segments."""
+        """Compares the producers of segment ``number`` with those of the later segments."""
         if not heard.first:
             return
         firsts, lasts = _placed(heard.first, number), _placed(heard.last, number)
@@ -83,8 +84,8 @@ def _placed(rows: bytes, number: int) -> Submissions:
 
 
 def _faults(rows: Submissions, *, anew: bool = True) -> Iterator[Fault]:
-    """Yields a fault for each pair of submissions that cannot follow one another. If their offsets are LSNs, the fault
-    names its file."""
+    """Yields a fault for each pair of submissions that cannot follow one another. If offsets are LSNs, the fault names
+    the file."""
     for before, after in wrong_pairs(rows, anew=anew):
         at = Lsn(int(after["offset"]))
         detail, more = said_of(before, after)

@@ -1,4 +1,4 @@
-"""The report of a verification: findings and counts."""
+"""The report of a verification: its findings, and counts of what was read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from vlsn.verify.inspection import Rule
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding. ``file`` is a bare name. ``vlsn`` is the damaged or missing VLSN, or 0 if there is none."""
+    """One finding of a verification. ``file`` is a name without its directory. ``vlsn`` is the damaged or missing VLSN,
+    or 0 if there is none."""
 
     rule: Rule
     file: str
@@ -31,8 +32,8 @@ class TermRun:
 
 @dataclass(frozen=True, slots=True)
 class KeptAside:
-    """A file of bytes that the opening of a log has cut off. ``last`` is the highest VLSN of a block that can be read
-    in it, or 0 for none, and ``term`` is that block's term."""
+    """A file with bytes that an opening of the log has cut off. ``last`` and ``term`` are the highest VLSN of a block
+    that can be read in the file, and the block's term; 0 for none."""
 
     file: str
     bytes: int
@@ -42,8 +43,8 @@ class KeptAside:
 
 @dataclass(slots=True)
 class VerifyReport:
-    """The result of a verification. ``frames`` and ``bytes`` count everything read, ``blocks`` and ``entries`` what is
-    visible."""
+    """The result of a verification. ``frames`` and ``bytes`` count everything that was read. ``blocks`` and ``entries``
+    count only what is visible."""
 
     findings: list[Finding] = field(default_factory=list)
     torn_tail: bool = False

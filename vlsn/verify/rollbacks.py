@@ -1,6 +1,7 @@
-"""Rollbacks in a verification: compares the blocks that the records abandon with the overmark flags.
+"""The check of rollbacks in a verification. Rollback records say which blocks were abandoned. The frames of these
+blocks, and no other frames, must be overmarked (have the flag of a rollback).
 
-Segments are taken from the last to the first, so the records that judge a block are read before it:
+Segments are processed from the last to the first, so that the record which abandoned a block is read before the block:
 
     00000003.vlog   … START(4) END …     read: one rollback, ended
     00000002.vlog   7 8 ✗5 ✗6            hidden 5, 6; both must be overmarked
@@ -24,7 +25,7 @@ from vlsn.verify.inspection import Inspected, Mask, Rule
 from vlsn.verify.segment_chain import Link, rollback_starts
 
 Add = Callable[[Rule, str, int, int, str], None]
-"""Adds a finding: rule, file, offset, VLSN, detail."""
+"""The type of a function that adds a finding: rule, file, offset, VLSN, detail."""
 
 
 class Rollbacks:
@@ -33,16 +34,16 @@ class Rollbacks:
         self._read: list[Started] = []
         self._ended: list[Ended] = []
         self._unmatched: list[Started] = []
-        """The rollbacks whose matchpoint was not found yet."""
+        """The rollbacks whose matchpoint was not found in the segments read so far."""
         self._first_number = 0
         self._lost = False
-        """True if blocks may be missing in the segments read."""
+        """True if blocks may be missing in the segments read so far."""
         self._last_block_lsn = 0
         self._unexplained: list[tuple[Link, Offsets, Offsets]] = []
         """The offsets and first VLSNs of overmarked blocks that no rollback record read so far explains."""
 
     def read(self, link: Link, found: Inspected, records: Sequence[Placed]) -> None:
-        """Takes the records of one segment."""
+        """Reads the rollback records of one segment."""
         self._first_number = link.number
         self._lost |= len(found.lost) > 0
         if len(found.block_offsets):
@@ -56,7 +57,7 @@ class Rollbacks:
                 self._ended.append((lsn(link.number, offset), record))
 
     def hidden(self, link: Link, found: Inspected) -> Mask:
-        """Marks the blocks that the records abandon, and compares them with the flags."""
+        """Marks the blocks that rollback records abandon, and compares them with the flags of the frames."""
         hidden = np.zeros(len(found.block_offsets), dtype=np.bool_)
         certain = hidden.copy()
         if self._read:
@@ -65,7 +66,7 @@ class Rollbacks:
             for at, record in self._read:
                 inside = rollback_periods.inside(lsns, at, record)
                 hidden |= inside
-                if at in ended or at < self._last_block_lsn:  # by now every flag of this rollback must be set
+                if at in ended or at < self._last_block_lsn:  # every flag of a finished rollback must be set
                     certain |= inside
             self._match(found, lsns)
         strange = found.marked & ~hidden
@@ -77,7 +78,8 @@ class Rollbacks:
         return hidden
 
     def _match(self, found: Inspected, lsns: Offsets) -> None:
-        """Finds matchpoints in this segment. A matchpoint is a block that was visible when its rollback began."""
+        """Finds the matchpoints of rollbacks in this segment. A matchpoint is the end of a block that was visible when
+        the rollback began."""
 
         def is_here(at: Lsn, record: RollbackStart) -> bool:
             here = (found.lasts == record.matchpoint) & (lsns < at) & ~rollback_periods.inside(lsns, at, record)
@@ -91,7 +93,8 @@ class Rollbacks:
         self._unmatched = [each for each in self._unmatched if not is_here(*each)]
 
     def truncation_due(self, lsns: Offsets) -> Mask:
-        """Marks the blocks of a rollback after which nothing was logged. Their entries may still be in the index."""
+        """Marks the blocks of a rollback after which nothing was logged. The index may still have mappings of the
+        marked blocks."""
         due = np.zeros(len(lsns), dtype=np.bool_)
         for at, record in self._read:
             if at > self._last_block_lsn:
@@ -99,8 +102,9 @@ class Rollbacks:
         return due
 
     def check_records(self, *, gaps: bool) -> None:
-        """Checks, at the end, whether the records are consistent with one another. Each rollback must have gone back to
-        an existing, visible block. With ``gaps`` (damaged blocks, or a log that begins later) that is not known."""
+        """Checks, at the end, whether the rollback records are consistent with one another. Each rollback must have
+        gone back to an existing, visible block. With ``gaps`` (damaged blocks, or a log that begins later), a missing
+        matchpoint is no fault."""
         for at, detail in rollback_periods.contradictions(self._read):
             self._strange(at, detail)
         if not gaps and not self._lost:
@@ -115,8 +119,9 @@ class Rollbacks:
         self._add(Rule.RECORD, segment_name(lsn_file(at)), lsn_offset(at), vlsn, f"the rollback's record: {detail}")
 
     def check_unexplained(self, disk: Disk, directory: str, last_number: int, *, live: bool) -> None:
-        """Reports, at the end, flags that no record explains. Flags are set after their ROLLBACK_START is synced. So a
-        running node's record (``live``) is in segment ``last_number``, where reading began, or in a later one."""
+        """Reports, at the end, the flags that no rollback record explains. A node sets flags after their ROLLBACK_START
+        is synced. So the record of a running node (``live``) is in segment ``last_number``, where reading began, or in
+        a later segment."""
         late: list[Started] = []
         if live and self._unexplained:
             late = list(rollback_starts(disk, directory, last_number))

@@ -1,7 +1,7 @@
 """The chain of segments that make up a log, for tools that read the log from outside.
 
-The chain gives each segment's end of log and salt, even if its header page is lost, and the segments missing in
-between. ``Stated`` is how far the log had been synced, by the ``state`` store.
+The chain has the end and the salt of each segment, even if the segment's header page is lost. The chain also lists the
+missing segments. ``Stated`` has the ends up to which the log was synced, by the ``state`` store.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ READ_BYTES = MIB
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One segment of the chain."""
+    """One segment of the chain of segments."""
 
     info: SegmentInfo
     salt: int
     end: int | None
-    """The end of the segment's log, or None if only its frames can show it."""
+    """The end of the segment's log, or None if the end can be found only by reading the frames."""
     last: bool
     missing_before: list[int]
     """The numbers of the log's segments that are missing between the previous link and this one."""
     fault: str = ""
-    """The fault of its header page."""
+    """The fault of the segment's header page; empty if the page is good."""
     foreign: str = ""
-    """The owning node, if it is not this log's: the segment's header and the next one name different logs."""
+    """The node that owns the segment, if it is not this log's node. The segment's header and the next header then name
+    different logs."""
 
     @property
     def number(self) -> int:
@@ -60,7 +61,8 @@ class Link:
 
     @property
     def size(self) -> int:
-        """The bytes of the file that can belong to a segment. So a rotten directory cannot make a reader take more."""
+        """The bytes of the file that can belong to a segment. Bytes past this size are not read, since in a rotten
+        directory a file may have any size."""
         return min(self.info.size, self.info.header.size if self.info.header is not None else SEGMENT_BYTES_MAX)
 
     @property
@@ -74,13 +76,13 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """A file with another segment's name. ``holds`` is the number in its header. With ``moved``, the chain contains the
-    file under that number, since no other file has it."""
+    """A segment file under another segment's name. ``holds`` is the number in its header. With ``moved``, the chain
+    contains the file under that number, since no other file has the number."""
 
     name: str
     holds: int
     vlsn: int
-    """The first VLSN that is misplaced: the first of the segment that should have this name, or else of the segment in
+    """The first VLSN that is misplaced: the first VLSN of the segment that should have this name, or of the segment in
     the file."""
     moved: bool
 
@@ -94,10 +96,11 @@ class Stray:
 class Chain:
     links: list[Link]
     unsynced_segment: bool
-    """True if a standby holds frames but was never synced as part of the log: a torn tail in a file of its own."""
+    """True if the next segment has frames but was never synced as part of the log. Frames in an unsynced next segment
+    are a torn tail."""
     strays: list[Stray] = field(default_factory=list)
     owner: tuple[str, str] = ("", "")
-    """The group and the node."""
+    """The group and the node that own the log."""
 
 
 @dataclass(slots=True)
@@ -105,25 +108,25 @@ class Stated:
     """The ends up to which ``state`` says that the log was synced."""
 
     ends: list[Lsn] = field(default_factory=list)
-    """These ends are exclusive."""
+    """The ends (exclusive) up to which ``state`` says that the log was synced."""
     checkpoint_end: Lsn | None = None
     scan_from: Lsn = NULL_LSN
     """The LSN from which the next opening of the log reads; 0 for the log's beginning."""
     dtvlsn: int = 0
-    """The DTVLSN that was known, which the headers of the last blocks cannot state."""
+    """The stored DTVLSN (durable end), which the headers of the last blocks cannot state."""
     record: StateRecord | None = None
-    """The state record, which also says where the log begins after it was cleaned."""
+    """The state record. The record has, among other things, the first VLSN of a cleaned log."""
     faults: list[str] = field(default_factory=list)
     pages: dict[str, tuple[StoreRow | None, dict[int, PageRow]]] = field(default_factory=dict)
-    """The page table of destinations, by uuid."""
+    """The page table of destinations (which page files are valid), by the destinations' uuids."""
 
     def offset_in(self, number: int) -> int:
         return max((lsn_offset(at) for at in self.ends if lsn_file(at) == number), default=0)
 
     def missing_before(self, links: Sequence[Link], indexed: int) -> tuple[str, int] | None:
-        """Returns the first segment that is missing before the first link, and its first VLSN. Returns None if
-        ``state`` or the index, which may be newer, shows that it was cleaned away. ``indexed`` is the index's first
-        segment, or 0."""
+        """Returns the first segment that is missing before the first link, and the segment's first VLSN. Returns None
+        if the segment was cleaned away, as ``state`` or the index, which may be newer, shows. ``indexed`` is the
+        index's first segment, or 0."""
         head = links[0].header if links else None
         if self.record is None or head is None or not head.prev_number or indexed == head.number:
             return None
@@ -138,8 +141,8 @@ class Stated:
 
 
 def read_stated(stores: Stores, directory: str, *, live: bool = False) -> Stated:
-    """Reads the ``state`` store. For a running node (``live``), a copy of it is read. The result is empty if the store
-    cannot be read now. In that case only frames and headers say how far the log was synced."""
+    """Reads the ``state`` store, or, for a running node (``live``), a copy of it. The result is empty if the store
+    cannot be read now. If the result is empty, only frames and headers say up to which end the log was synced."""
     stated = Stated()
     path = f"{directory}/{STATE_NAME}"
     try:
@@ -173,9 +176,9 @@ def read_stated(stores: Stores, directory: str, *, live: bool = False) -> Stated
 
 
 def log_chain(disk: Disk, directory: str, *, live: bool, stated: Sequence[Lsn] = ()) -> Chain:
-    """Chains the log's segments, ascending. ``stated`` are the ends up to which ``state`` says it was synced. With
-    ``live``, the last segment ends where it is stated to be synced. A segment under another segment's name is chained
-    by its header."""
+    """Chains the log's segments, ascending. ``stated`` are the ends up to which ``state`` says that the log was synced.
+    With ``live``, the last segment ends at its stated synced end. A file under another segment's name is chained by the
+    number in its header."""
     listed = survey(disk, directory, around=True)
     segments = _placed(listed)
     named = {info.header.prev_number for info in segments if info.active and info.header is not None}
@@ -187,11 +190,11 @@ def log_chain(disk: Disk, directory: str, *, live: bool, stated: Sequence[Lsn] =
             taken.append((info, info.header.salt, ""))
             continue
         if live and info.number > last_active:
-            continue  # the standby, or a segment whose header page is just being written
+            continue  # the next segment, not used yet, or a segment whose header page is just being written
         salt, synced = _frames_in(disk, info)
         known = info.number in named or any(lsn_file(at) == info.number for at in stated)
         if known or (salt is not None and (synced >= FIRST_FRAME or info.number < last_active)):
-            fault = info.fault or "a standby that was never taken, but the log goes on in it"
+            fault = info.fault or "a segment that was prepared but never used, yet the log continues in it"
             taken.append((info, salt or 0, fault))
         elif salt is not None:
             unsynced = True
@@ -201,8 +204,8 @@ def log_chain(disk: Disk, directory: str, *, live: bool, stated: Sequence[Lsn] =
 
 
 def _placed(segments: Sequence[SegmentInfo]) -> list[SegmentInfo]:
-    """Moves files with another segment's name to the place in their headers, unless that segment has a file of its
-    own."""
+    """Moves each file with another segment's name to the place of the number in its header, unless the segment of that
+    number has a file of its own."""
     own = {info.number for info in segments if info.other is None}
     moved: dict[int, SegmentInfo] = {}
     for info in segments:
@@ -217,7 +220,7 @@ def _placed(segments: Sequence[SegmentInfo]) -> list[SegmentInfo]:
 
 
 def _strays(listed: Sequence[SegmentInfo], links: Sequence[Link]) -> Iterator[Stray]:
-    """Yields the segments of ``listed`` that have another segment's name, except standbys."""
+    """Yields the segments of ``listed`` whose files have another segment's name, except segments not used yet."""
     firsts = {link.number: link.prev_last_vlsn + 1 for link in links}
     moved = {link.name for link in links}
     for info in listed:
@@ -227,8 +230,8 @@ def _strays(listed: Sequence[SegmentInfo], links: Sequence[Link]) -> Iterator[St
 
 
 def read_segment(disk: Disk, link: Link, into: bytearray) -> tuple[int, list[tuple[int, int]]]:
-    """Reads the file's bytes as far as they can belong to its log. Returns their number, and the places (start, end)
-    that the disk cannot read, which are zeros in ``into``. ``into`` grows to the size of the largest segment and is
+    """Reads the bytes of the file that can belong to the log. Returns the number of bytes, and the places (start, end)
+    that the disk cannot read; these are zeros in ``into``. ``into`` grows to the size of the largest segment and is
     reused, since touching new memory costs more than all the rest of the work."""
     size = min(link.size, link.size if link.end is None else link.end)
     if len(into) < size:
@@ -246,7 +249,7 @@ def read_segment(disk: Disk, link: Link, into: bytearray) -> tuple[int, list[tup
 
 
 def _read_piece(file: File, at: int, into: memoryview, lost: list[tuple[int, int]]) -> int:
-    """Fills ``into``, page by page where the disk fails, and returns the number of bytes read."""
+    """Fills ``into`` from the file. Where the disk fails, reads 4 KiB at a time. Returns the number of bytes read."""
     try:
         return file.read_into(at, into)
     except OSError as error:
@@ -256,15 +259,15 @@ def _read_piece(file: File, at: int, into: memoryview, lost: list[tuple[int, int
 
 
 def rollback_starts(disk: Disk, directory: str, from_number: int) -> Iterator[tuple[Lsn, RollbackStart]]:
-    """Yields the ROLLBACK_STARTs, with their LSNs, of the segments from ``from_number`` on, synced or not. They include
-    rollbacks that a running node has begun since its log was read."""
+    """Yields the ROLLBACK_START records, with their LSNs, of the segments from ``from_number`` on, synced or not. The
+    records include rollbacks that a running node has begun after its log was read."""
     for info in survey(disk, directory):
         if info.number >= from_number and info.header is not None:
             yield from rollbacks_in(_bytes_of(disk, info), info.number, info.header.salt)
 
 
 def rollbacks_in(buf: Buffer, number: int, salt: int) -> Iterator[tuple[Lsn, RollbackStart]]:
-    """Yields the ROLLBACK_STARTs in ``buf``, the bytes of segment ``number`` from its first byte on."""
+    """Yields the ROLLBACK_START records in ``buf``, the bytes of segment ``number`` from its first byte on."""
     view = memoryview(buf)
     for found in scan.islands(buf, 0, FIRST_FRAME, salt):
         for index in np.flatnonzero(found.headers["kind"] == FrameKind.ROLLBACK_START).tolist():
@@ -272,13 +275,13 @@ def rollbacks_in(buf: Buffer, number: int, salt: int) -> Iterator[tuple[Lsn, Rol
             try:
                 record = RollbackStart.decode(bytes(view[begin : begin + int(found.headers["length"][index])]))
             except BadBody:
-                continue  # not a valid record; the verification of its segment reports it
+                continue  # an invalid record is reported by the verification of its segment
             yield lsn(number, begin - FRAME_BYTES), record
 
 
 def _is_blank(disk: Disk, info: SegmentInfo) -> bool:
-    """Says whether there are only zeros after the header page. Such a file is a standby, and does not count as part of
-    the log."""
+    """Returns whether the file has only zeros after its header page. A file with only zeros is the prepared next
+    segment, and is not part of the log."""
     piece = bytearray(READ_BYTES)
     lost: list[tuple[int, int]] = []
     size = min(info.size, SEGMENT_BYTES_MAX)
@@ -328,8 +331,8 @@ def _links(
 
 
 def _owner(disk: Disk, directory: str, headers: Sequence[SegmentHeader]) -> tuple[str, str]:
-    """Returns the log's group and node from the node file. Without that file, returns the owner of most segments, or
-    among equals that of the last segment."""
+    """Returns the log's group and node from the node file. If there is no node file, returns the owner of most
+    segments. If several own equally many, returns the owner of the last segment."""
     try:
         record, _ = read_slots(disk, f"{directory}/{NODE_FILE_NAME}")
         return record.group, record.node
@@ -347,7 +350,7 @@ def _foreign(header: SegmentHeader | None, owner: tuple[str, str]) -> str:
 
 def _frames_in(disk: Disk, info: SegmentInfo) -> tuple[int | None, int]:
     """Finds the salt of the frames in a segment without a good ACTIVE header, or None if there are no frames. Also
-    returns how far these frames say that the segment had been synced."""
+    returns the end up to which these frames say that the segment was synced."""
     if _is_blank(disk, info):
         return None, 0
     buf = _bytes_of(disk, info)

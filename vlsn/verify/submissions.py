@@ -1,10 +1,10 @@
-"""Submissions of producers, by column, and which of them cannot follow one another.
+"""The submissions of producers as columns, and the pairs of submissions that cannot follow one another.
 
-    A/0 A/1 B/0 A/2       right                 A/0 A/1 A/1       A/1 is there twice
-    A/5 A/6 │ A/7         right: what came before was cleaned away
+    A/0 A/1 B/0 A/2       right                 A/0 A/1 A/1       wrong: A/1 is there twice
+    A/5 A/6 │ A/7         right: the earlier submissions were cleaned away
 
-A producer that was forgotten may begin again with sequence 0. That is possible only after ``PRODUCERS_MIN`` other
-producers have submitted, and so at least that many VLSNs later. A transaction with a handle occurs only once.
+A producer that was forgotten may begin again with sequence 0. A producer is forgotten only after ``PRODUCERS_MIN``
+other producers have submitted, and so at least that many VLSNs later. A transaction with a handle occurs only once.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from vlsn.seams import Buffer
 PRODUCERS_KEPT: Final = 4_096
 """The most producers of a segment that are compared with other segments."""
 PAIRS_MAX: Final = 100
-"""The most pairs that are reported at once."""
+"""The most pairs of submissions that are reported at once."""
 ROW: Final = np.dtype([("producer", "<u8"), ("sequence", "<u8"), ("first", "<u8"), ("last", "<u8"), ("offset", "<u8")])
-"""One submission. ``offset`` is that of its block's frame."""
+"""One submission. ``offset`` is the offset of its block's frame."""
 Submissions = NDArray[np.void]
 
 
 def submissions_of(buf: Buffer, offsets: Offsets, headers: Headers, base: int = 0) -> Submissions:
-    """Returns the submissions that have a producer or a handle, in log order. The whole blocks at frame ``offsets`` all
-    have producers. ``buf`` begins at offset ``base``."""
+    """Returns the submissions that have a producer or a handle, in log order. ``offsets`` are those of the frames; all
+    the blocks in these frames must have producers. ``buf`` begins at offset ``base``."""
     counts = headers["submissions"].astype(np.int64)
     begins = np.cumsum(counts) - counts
     number = np.arange(int(counts.sum())) - np.repeat(begins, counts)
@@ -60,20 +60,20 @@ def by_producer(rows: Submissions) -> Submissions:
 
 
 def ends_of(rows: Submissions) -> tuple[Offsets, Offsets]:
-    """Returns the indices of each producer's first and last rows. ``rows`` are sorted by producer."""
+    """Returns the indices of the first and the last row of each producer. ``rows`` must be sorted by producer."""
     firsts = np.flatnonzero(np.diff(rows["producer"], prepend=np.uint64(0)) != 0)
     return firsts, np.append(firsts[1:], len(rows))[: len(firsts)] - 1
 
 
 def is_handle(rows: Submissions) -> NDArray[np.bool_]:
-    """Marks the transactions that have handles."""
+    """Marks the rows that are transactions with handles, and not submissions of a producer."""
     handles: NDArray[np.bool_] = rows["sequence"] == HANDLE_SEQUENCE
     return handles
 
 
 def wrong_pairs(rows: Submissions, *, anew: bool = True) -> Iterator[tuple[np.void, np.void]]:
-    """Yields each submission with the next one of its producer, if the latter cannot follow. ``rows`` are sorted by
-    producer. With ``anew``, a producer that was forgotten may begin again."""
+    """Yields pairs of consecutive submissions of one producer of which the second cannot follow the first. ``rows``
+    must be sorted by producer. With ``anew``, a producer that was forgotten may begin again."""
     away = rows["first"][1:] - rows["last"][:-1]
     right = rows["sequence"][1:] == rows["sequence"][:-1] + np.uint64(1)
     if anew:
@@ -84,7 +84,7 @@ def wrong_pairs(rows: Submissions, *, anew: bool = True) -> Iterator[tuple[np.vo
 
 
 def said_of(before: np.void, after: np.void) -> tuple[str, dict[str, Any]]:
-    """Returns the description of such a pair, and its facts."""
+    """Returns the description of a pair of submissions that cannot follow one another, and its facts."""
     producer, sequence, expected = f"{int(after['producer']):016x}", int(after["sequence"]), int(before["sequence"]) + 1
     more = {
         "producer": producer,

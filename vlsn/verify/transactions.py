@@ -1,4 +1,5 @@
-"""Checks transactions by column: does the check of ``format.transactions`` for a window of blocks at once."""
+"""Checks the transactions of many blocks at once, by column. The check is the same as that of
+``format.transactions``."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from vlsn.format.rows import Rows
 
 
 def are_whole(rows: Rows) -> bool:
-    """Says whether every transaction of these blocks is whole in its block. Its id is its first VLSN, and its rows are
-    DATA entries with one COMMIT after them."""
+    """Returns whether each transaction in these blocks is complete within its block. A transaction's id is its first
+    VLSN, and its rows are DATA entries with one COMMIT after them."""
     txns, kinds = rows.txns(), rows.kinds()
     begins = np.ones(rows.rows, np.bool_)
     begins[1:] = txns[1:] != txns[:-1]

@@ -1,15 +1,15 @@
-"""Checks blocks with the same columns by words of 8 bytes. This is the fast half of a proof by sidecar
-(``by_sidecar``).
+"""Checks many blocks with the same columns at once, by words of 8 bytes. The module is the fast path when a segment is
+checked with its sidecar (``by_sidecar``).
 
-A frame's header has three words, and a block's has eight. Each word is read for all frames of a window at once, and
-conditions on several fields of a word are checked together:
+The header of a frame has three words, and the header of a block has eight. Each word is read for all frames of a window
+at once, and conditions on several fields of a word are checked together:
 
     0                 8              16            24                        32     40     48
     |magic kind 0|len | prev | synced | salt | crc |version flags kind 0|count| term | first | dtvlsn | …
      └ one step, to the next frame      └ ^ offset   └ one value, or two
 
-A positive answer is always certain. If a window holds anything else, the fields are checked one by one instead. That is
-so for a local record, an overmark, blocks with other columns than the first, or a fault.
+If the fast path finds a window right, the window is right. For any other window the fields are checked one by one. The
+fast path gives up if the window has a local record, a rolled back block, blocks with different columns, or a fault.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from vlsn.seams import Buffer
 Words = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.int64]
 COLUMNS = 6
-"""The columns for each block: offset, first and last VLSN, term, DTVLSN, clock."""
+"""The number of values that are kept for each block: offset, first and last VLSN, term, DTVLSN, clock."""
 
 _LOW = np.uint64(U32_MAX)
 _HIGH = np.uint64(32)
 _EIGHTS = np.uint64(2**64 - 8)
 _BLOCK = np.uint64(MAGIC | FrameKind.BLOCK << 16)
 _STEP = np.uint64(31 << 32)
-"""The share of a frame's length word that accounts for its header and for rounding up to the padding."""
+"""The part of a frame's length word that stands for its header, and for rounding up to the padding."""
 _STEP_EIGHTS = np.uint64(2**64 - 1 ^ 7 << 32)
 _FIRST_MAX = NUMBER_MAX - BATCH_ENTRIES_MAX
 
 
 def take_plain(buf: Buffer, base: int, offsets: Offsets, *, end: int, before: int, salt: int, into: Rows) -> bool:
-    """Says whether the frames at ``offsets`` are blocks with the same columns, correct in everything that a checksum
-    does not show. The frames end at ``end``, and the first frame's ``prev`` must lead to ``before``. Afterwards
-    ``into`` holds the kept values, one column for each frame."""
+    """Returns whether the frames at ``offsets`` are blocks with the same columns, and correct in everything that
+    checksums do not show. The frames end at ``end``, and the first frame's ``prev`` must lead to ``before``. On return,
+    ``into`` has the kept values of each frame."""
     if end - int(offsets[-1]) < FRAME_BYTES + BLOCK_BYTES:
         return False
     words: Words = np.frombuffer(buf, "<u8", len(buf) // 8)
@@ -101,7 +101,8 @@ class _Window:
         return bool(good.all())
 
     def _word(self, number: int) -> Words:
-        """Gathers word ``number`` of each frame. All indices are in range, and "clip" only costs less."""
+        """Returns word ``number`` of each frame. All indices are in range; "clip" is used only because it costs
+        less."""
         word: Words = self._words[number:].take(self._at, mode="clip")
         return word
 

@@ -1,20 +1,21 @@
 """Verifies a whole log directory: every checksum, order, flag and mapping. A verification writes nothing.
 
-Segments are taken from the last to the first, and each is inspected whole (``inspection``). The facts that judge a
-segment come after it: the end stated in the next header, and the rollback records that explain its overmark flags. Only
-a few values are carried from one segment to the one before.
+Segments are inspected one by one (``inspection``), from the last to the first. A segment is checked against facts in
+later segments: the next header states where the segment ends, and later rollback records explain its overmarks (the
+flags of abandoned blocks). Only a few values are carried from one segment to the segment before it.
 
     00000003.vlog   … START(4) END …     rollbacks = [4]     after = VLSN 9
     00000002.vlog   7 8 ✗5 ✗6            hidden = 5, 6       8 + 1 = 9
     00000001.vlog   1–4                                      …
 
-Some things are normal after a crash, and are no findings: a torn tail, an index behind the log, a rollback without some
-of its flags, a standby that was never used. A single unreadable slot of the node file is reported as a note. In a
-running node's directory (``live``), the log is read up to the stated synced end, and the index is left out. The node
-may begin a rollback meanwhile, so an unexplained overmark is compared with the records written since.
+Some things are normal after a crash, and are not reported: a torn tail, an index that misses the newest blocks, a
+rollback with missing flags, a prepared segment that was never used. If only one slot of the node file is unreadable,
+the report has a note and no finding. In a running node's directory (``live``), the log is read only up to the end that
+its files state to be synced, and the index is not read. The node may begin a rollback meanwhile, so an unexplained flag
+is compared with newer rollback records.
 
-Only one segment is held in memory at a time, or for a sealed segment only a few windows (``by_sidecar``). Segments are
-read, not mapped. So a page that the disk cannot read raises an error, instead of ending the process.
+Only one segment is in memory at a time, or a few windows of a sealed segment (``by_sidecar``). Segments are read, not
+mapped. So a place that the disk cannot read raises an error instead of ending the process.
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ from vlsn.verify.rollbacks import Rollbacks
 from vlsn.verify.segment_chain import Chain, Link, Stated, log_chain, read_stated
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes done and the bytes in all."""
+"""The type of a function that is called with the number of bytes done and the number of bytes in all."""
 FINDINGS_MAX = 100
-"""The most findings of one rule in one file, since a log that is wrong throughout need not report more."""
+"""The most findings of one rule in one file. A log that is wrong throughout need not report more."""
 
 
 def verify(
@@ -69,9 +70,9 @@ def verify(
     progress: Progress | None = None,
     reading: Reading = in_turn,
 ) -> VerifyReport:
-    """Verifies the log in ``directory``. Raises ``LogInUse`` if a process has the log open and ``live`` is false,
-    ``WrongVersion``, ``Restoring`` during a network restore, and ``FileNotFoundError`` if there is no such directory.
-    ``reading`` says how sealed segments are read. ``threads.ReadAhead`` reads ahead on a thread of its own."""
+    """Verifies the log in ``directory``. ``reading`` says how sealed segments are read: ``threads.ReadAhead`` reads
+    ahead on a thread of its own. Raises ``LogInUse`` if a process has the log open and ``live`` is false, ``Restoring``
+    during a network restore, ``WrongVersion``, or ``FileNotFoundError`` if there is no such directory."""
     if not live and disk.is_locked(f"{directory}/{LOCK_NAME}"):
         raise LogInUse(f"{directory} belongs to a running node; verify what it has synced with --live, or stop it")
     check_versions(disk, directory)
@@ -109,12 +110,12 @@ class _Verifier:
         self._facts: list[Facts] = []
         self._next_header: SegmentHeader | None = None
         self._odd_terms: set[int] = set()
-        """The terms of the blocks before or after which terms decrease."""
+        """The terms of blocks at which terms decrease, before and after the decrease."""
         self._given_up = GivenUp(self.add)
         self._links: dict[int, tuple[Link, int, int]] = {}
-        """The segments with visible blocks, and their first and last VLSN."""
+        """The segments that have visible blocks, each with its first and last VLSN."""
         self._whole = True
-        """True if no block was lost anywhere."""
+        """True while no block was found to be lost anywhere."""
         self._ends_whole = False
         """True if no block was lost in the last segment."""
 
@@ -153,7 +154,7 @@ class _Verifier:
                 self._segment(link, stated)
             except FileNotFoundError:
                 if self._live and self._is_head(link):
-                    break  # the segment was cleaned away since it was listed, like all segments before it
+                    break  # this segment, and all segments before it, were cleaned away after they were listed
                 raise
             done += link.end or link.size
             if progress is not None:
@@ -171,21 +172,21 @@ class _Verifier:
                 self.add(Rule.GAP, name, 0, 1, "the segment is missing")
 
     def _check_beginning(self, links: Sequence[Link], stated: Stated) -> None:
-        """Checks that a log which does not begin at VLSN 1 was cleaned. ``state`` says so, or the index if ``state`` is
-        older."""
+        """If a log does not begin at VLSN 1, checks that it was cleaned. ``state`` shows a cleaning, or the index does
+        if ``state`` is older."""
         lost = stated.missing_before(links, min(self.mappings, default=0)) if not self._live else None
         if lost is not None:
             name, vlsn = lost
             self.add(Rule.GAP, name, 0, vlsn, "the segment is missing, and was not cleaned away")
             for number in [number for number in self.mappings if number < links[0].number]:
-                self.mappings.pop(number)  # these mappings point into missing segments
+                self.mappings.pop(number)  # the mappings of missing segments are not checked
 
     def _is_head(self, link: Link) -> bool:
-        """Says whether ``link`` is the first segment that is left."""
+        """Returns whether ``link`` is the first segment that is left of the log."""
         return all(number > link.number for number, _ in segment_numbers(self._disk, self._directory))
 
     def _check_files(self, chain: Chain) -> None:
-        """Checks that all segments belong to the same node, and that each has its own name."""
+        """Checks that all segments belong to the same node, and that each file has its own segment's name."""
         for link in chain.links:
             if link.foreign:
                 self.add(Rule.SEGMENT_HEADER, link.name, 0, link.prev_last_vlsn + 1, link.foreign)
@@ -221,7 +222,7 @@ class _Verifier:
         self._count(found, visible, self._facts[-1].terms, last=link.last)
 
     def _join(self, link: Link, found: Inspected, visible: Visible, records: Sequence[Placed]) -> None:
-        """Checks the segment, and its connection to the segments after it."""
+        """Checks a segment's visible blocks, and how they continue in the segments after it."""
         submissions = found.submissions
         if len(visible) < len(found.block_offsets):
             submissions = submissions[np.isin(submissions["offset"], visible.places)]
@@ -242,7 +243,7 @@ class _Verifier:
         self._facts.append(replace(facts, heard=NOTHING_HEARD, faults=(), repeated=()))
 
     def _check_stated_end(self, link: Link, found: Inspected, facts: Facts) -> None:
-        """Checks that this segment ends with the VLSN stated in the next segment's header."""
+        """Checks that this segment ends with the VLSN that the next segment's header states."""
         header, self._next_header = self._next_header, link.header
         lost = self._joined.missing or (facts.last.damaged if facts.last is not None else facts.damaged)
         if header is None or header.prev_number != link.number or not len(found.lasts) or lost:
@@ -263,7 +264,7 @@ class _Verifier:
             )
 
     def _name_faults(self, link: Link, found: Inspected, visible: Visible) -> None:
-        """Gives a damaged block, whose own header cannot be read, the VLSN after the block before it."""
+        """Sets the VLSN of each damaged block whose header cannot be read: the VLSN after the block before it."""
         for fault in found.faults:
             before = int(np.searchsorted(visible.places, fault.offset))
             known = int(visible.lasts[before - 1]) if before else link.prev_last_vlsn
@@ -279,8 +280,8 @@ class _Verifier:
     # Checks of the whole log.
 
     def _check_end(self, stated: Stated, said: int, links: Sequence[Link]) -> None:
-        """Checks that a stopped node's log has everything that it stated to be durable, and checks the terms in
-        ``state``."""
+        """Checks that the log of a stopped node has everything that the log states to be durable. ``_check_end`` also
+        checks the terms in ``state``."""
         if self._live or not self._ends_whole or any(rule is Rule.GAP for rule, _ in self._counts):
             return
         durable, last = max(said, stated.dtvlsn), self.report.last
@@ -294,19 +295,19 @@ class _Verifier:
                 self._name(STATE_NAME, (fault,))
 
     def _owes(self, last: int) -> bool:
-        """Says whether the node knows that it lacks entries, since its vote floor is past its end."""
+        """Returns whether the node has noted that it misses entries: its vote floor is past its log's end."""
         try:
             record, _ = node_file.read_slots(self._disk, f"{self._directory}/{NODE_FILE_NAME}")
         except (OSError, Damaged):
-            return False  # another check covers the node file
+            return False  # another check reports faults of the node file
         return record.floor_vlsn > last
 
     def _runs(self) -> list[tuple[int, int, int]]:
         return [(run.term, run.first, run.last) for run in reversed(self.report.term_runs)]
 
     def _check_names(self, stated: Stated) -> None:
-        """Compares blocks that were rolled back with the blocks that have their names now. The segments of the latter
-        are read again."""
+        """Compares blocks that were rolled back with visible blocks of the same name (term and first VLSN). The
+        segments with such visible blocks are read again."""
         spans = [(number, first, last) for number, (_, first, last) in self._links.items()]
         for number in self._given_up.segments(self._runs(), spans):
             link = self._links[number][0]
@@ -325,10 +326,10 @@ class _Verifier:
         vlsns, offsets = self.mappings.pop(link.number)
         places = found.block_offsets
         at = np.minimum(np.searchsorted(places, offsets), max(len(places) - 1, 0))
-        # Mappings may be past the end, for blocks that were written again in the next segment, or were not synced yet
-        # when the index was flushed.
+        # Some mappings may be past the segment's end: those of blocks that were written again in the next segment, or
+        # were not synced yet when the index was flushed.
         right = offsets >= (link.end if link.end is not None else found.end)
-        right &= lsn_file(stated.scan_from) <= link.number  # so the next opening corrects the index
+        right &= lsn_file(stated.scan_from) <= link.number  # the next opening of the log corrects such mappings
         if len(places):
             there = (places[at] == offsets) & (found.firsts[at] == vlsns)
             there &= ~hidden[at] | self._rollbacks.truncation_due(places[at] + (link.number << 32))
@@ -342,7 +343,8 @@ class _Verifier:
             self.add(Rule.INDEX, link.name, int(offsets[index]), int(vlsns[index]), detail)
 
     def _check_bounds(self, link: Link, found: Inspected, hidden: Mask) -> None:
-        """Checks that no block was sealed later than the time index says, since a search would miss such a block."""
+        """Checks that no block was sealed later than the time index says. A search by time would miss a block that was
+        sealed later than its step's bound."""
         if self.bounds is None:
             return
         late = self.bounds.passed(found.firsts, found.lasts, found.clocks) & ~hidden
@@ -358,7 +360,7 @@ class _Verifier:
                     file, salt=link.salt, end=link.end, sidecar=sidecar, reading=self._reading, columns=self._columns
                 )
             except OSError:
-                return None  # checking each frame finds the place that the disk cannot read
+                return None  # the check of each frame then finds the place that the disk cannot read
 
     def _sidecar(self, link: Link) -> Sidecar | None:
         name = sidecar_name(link.number)
@@ -380,8 +382,8 @@ class _Verifier:
             file.close()
 
     def _voided(self, link: Link) -> bool:
-        """Says whether a running node has removed the sidecar since it was read. A node does so before it sets a
-        flag."""
+        """Returns whether a running node has removed the sidecar after it was read. A node removes a sidecar before it
+        sets a rollback's flag in the segment."""
         return self._live and not self._disk.exists(f"{self._directory}/{sidecar_name(link.number)}")
 
     def _check_sidecar(self, link: Link, found: Inspected, sidecar: Sidecar) -> None:
@@ -413,7 +415,7 @@ class _Verifier:
         except OSError as error:
             if not is_unread(error):
                 raise
-            self.add(Rule.NODE_FILE, NODE_FILE_NAME, 0, 0, f"the disk does not give it: {error}")
+            self.add(Rule.NODE_FILE, NODE_FILE_NAME, 0, 0, f"the disk cannot read it: {error}")
         else:
             for number, fault in faults.items():
                 what = f"{NODE_FILE_NAME}: slot {number} of 2 cannot be read ({fault})"

@@ -1,1 +1,1 @@
-"""The open log: queue, write cycle, rolls, checkpoints, rollback, cleaning."""
+"""The open log: its queue, write cycle, change of segments, checkpoints, rollback and cleaning."""

@@ -1,4 +1,5 @@
-"""Checkpoints: the VLSN index is flushed, and a position is stored from which the next open may read.
+"""Checkpoints. A checkpoint writes the VLSN index to disk, and stores the position from which the next open reads the
+log.
 
     1  CHECKPOINT_START is placed, in its order among the blocks, and synced
     2  the checkpoint waits until every VLSN assigned before is in the index, on master and replica alike
@@ -8,10 +9,10 @@
     4  CHECKPOINT_END is placed and synced
     5  the pointer and the state record are stored in ``state``, in one transaction  ◄ commit point
 
-After a crash before 5, the next open reads from the preceding checkpoint. An index one id ahead of the pointer is what
-3 without 5 leaves, and is valid. A clean stop is the same with a flag in CHECKPOINT_END, and nothing is placed after
-it. One checkpoint runs at a time; requests in the meantime share the next one. If the log fails, its error ends the
-running and the waiting checkpoints, and none starts after that.
+After a crash before step 5, the next open reads from the preceding checkpoint. If step 3 ran but step 5 did not, the
+index has an id one above the pointer's, which is valid. A clean stop is a checkpoint with a flag in CHECKPOINT_END;
+nothing is placed after that record. One checkpoint runs at a time, and all requests in the meantime share the next
+checkpoint. If the log fails, the running and the waiting checkpoints end with the log's error, and no more start.
 Source: JE's checkpoint and awaitConsistency.
 """
 
@@ -40,7 +41,7 @@ Failed = Callable[[VlsnLogError], None]
 OWN_BYTES: Final = 2 * FRAME_BYTES + CheckpointStart.LAYOUT.size + CheckpointEnd.LAYOUT.size
 """The bytes that a checkpoint itself adds to the log."""
 RECOVERY: Final = "recovery"
-"""The name of the checkpoint's own hold."""
+"""The name of the hold that keeps the log from the last checkpoint on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,8 @@ class _Asked:
 
 
 class Checkpointer:
-    """Runs a log's checkpoints, by bytes, by period and on request. On the owner's thread only."""
+    """Runs a log's checkpoints: after a number of bytes, periodically, and on request. The checkpointer is used on the
+    owner's thread only (``seams.Worker``)."""
 
     def __init__(
         self,
@@ -66,8 +68,8 @@ class Checkpointer:
         last: Checkpoint | None,
         settled: Vlsn | None,
     ) -> None:
-        """Begins with ``last``, the checkpoint from which the log was opened, and ``settled``, the VLSN of the state
-        record then."""
+        """``last`` is the checkpoint from which the log was opened. ``settled`` is the VLSN of the state record when
+        the log was opened."""
         self._view = view
         self._life = life
         self._state = state
@@ -77,9 +79,9 @@ class Checkpointer:
         self._holds = holds
         self.last = last
         self.home_s = 0.0
-        """Seconds for which step 5, which copies the kept state, occupied the owner's thread."""
+        """For how many seconds step 5, which copies the kept state, occupied the owner's thread."""
         self.after: Callable[[], None] = lambda: None
-        """Is called after each checkpoint, and at each period in which none is needed."""
+        """A function that is called after each checkpoint, and after each period in which no checkpoint is needed."""
         self.running = False
         self._since: float | None = None
         self._waiting: list[_Asked] = []
@@ -89,14 +91,14 @@ class Checkpointer:
         self._alone: list[Callable[[], None]] = []
         self._number, self._clean = 0, False
         self._allocated, self._start_lsn = NULL_VLSN, NULL_LSN
-        """The last VLSN assigned, and the LSN of the start, of the running checkpoint."""
+        """For the running checkpoint: the last VLSN assigned at its start, and the LSN of its CHECKPOINT_START."""
         if settled is not None:
             self.settled(settled)
 
-    # When.
+    # The conditions under which a checkpoint runs.
 
     def run_for_bytes(self) -> None:
-        """Runs a checkpoint if enough bytes were written since the last one, and if there is room."""
+        """Runs a checkpoint if enough bytes were written since the last checkpoint, and if the disk has room."""
         if not self.running:
             self._space.look(self._run_for_bytes)
 
@@ -118,17 +120,17 @@ class Checkpointer:
             self.run()
 
     def _has_more(self) -> bool:
-        """Returns whether a checkpoint now would store more than the last checkpoint. Its own two records do not count;
-        otherwise a quiet log would be written to for ever."""
+        """Returns whether a checkpoint now would store more than the last checkpoint. The last checkpoint's own two
+        records are not counted; otherwise a quiet log would be written to for ever."""
         if self.running:
             return False
         durable = min(self._view.dtvlsn, self._view.range.last)
         return self._cycle.uncovered_bytes > OWN_BYTES or (self.last is not None and self.last.dtvlsn < durable)
 
     def run(self, *, clean: bool = False, done: Done = lambda _: None, failed: Failed = lambda _: None) -> None:
-        """Runs a checkpoint. ``done`` receives the checkpoint once the next open starts from it, ``failed`` the error
-        that ended it. Without room ``failed`` receives ``NoSpace`` at once: cleaning, which makes room, must not wait
-        for a checkpoint."""
+        """Runs a checkpoint. ``done`` receives the checkpoint once the next open starts from it. ``failed`` receives
+        the error that ended the checkpoint. If the disk has no room, ``failed`` receives ``NoSpace`` at once: cleaning,
+        which makes room, must not wait for a checkpoint."""
         with self._life.latch:
             if self._ended is None:
                 self._waiting.append(_Asked(clean, done, failed))
@@ -138,7 +140,7 @@ class Checkpointer:
         failed(self._ended)
 
     def give_up(self, error: VlsnLogError) -> None:
-        """Ends the running and the waiting checkpoints, because the log has failed, and starts no more."""
+        """Ends the running and the waiting checkpoints, because the log has failed, and starts no more checkpoints."""
         with self._life.latch:
             self._ended = error
             asked, self._served, self._waiting = [*self._served, *self._waiting], [], []
@@ -147,8 +149,8 @@ class Checkpointer:
             each.failed(error)
 
     def hold(self, then: Callable[[], None]) -> None:
-        """Calls ``then`` when no checkpoint runs, and starts none until ``release``. A rollback and a checkpoint must
-        not write the index at the same time."""
+        """Calls ``then`` when no checkpoint runs, and starts no checkpoint until ``release``. A rollback and a
+        checkpoint must not write the index at the same time."""
         with self._life.latch:
             if self.running:
                 self._alone.append(then)
@@ -157,7 +159,8 @@ class Checkpointer:
                 then()
 
     def release(self) -> None:
-        """Ends a checkpoint or a hold. The work that waited for it continues."""
+        """Ends a checkpoint, or a hold on checkpoints. Work that waited for the end of a checkpoint or hold
+        continues."""
         with self._life.latch:
             self.running = False
             self._served = []
@@ -170,14 +173,15 @@ class Checkpointer:
                 self._start()
 
     def _abandon(self, error: VlsnLogError) -> None:
-        """Abandons the running checkpoint: its wait was ended, or there is no room for its records."""
+        """Abandons the running checkpoint, because its wait was ended or there is no room for its records."""
         served, self._served = self._served, []
         for each in served:
             each.failed(error)
         self.release()
 
     def settled(self, vlsn: Vlsn) -> None:
-        """Notes that a checkpoint's state record at ``vlsn`` is synced: the log before it may be removed."""
+        """Notes that a checkpoint's state record at ``vlsn`` is synced, so that the log before ``vlsn`` may be
+        removed."""
         with self._life.latch:
             self._holds.place(Owner.CHECKPOINT, RECOVERY, Vlsn(max(vlsn, self._holds.floor + 1)))
 
@@ -205,7 +209,7 @@ class Checkpointer:
 
     def _wait(self, at: Lsn) -> None:
         self._start_lsn = at
-        # An empty log that begins at a later VLSN waits for nothing: it never had the earlier VLSNs.
+        # An empty log that begins at a later VLSN waits for nothing, because it never had the earlier VLSNs.
         given = self._allocated if self._allocated > self._view.trimmed_to else NULL_VLSN
         self._view.index.wait_for(given, self._flush)
 
@@ -282,14 +286,15 @@ class Checkpointer:
         self._life.keep(save, lambda _: self._done(checkpoint, settled, home_s))
 
     def _scan_from(self, settled: Vlsn) -> Lsn:
-        """Returns the position from which the next open reads: everything after the state record is read again."""
+        """Returns the position from which the next open reads. The next open must read everything after the state
+        record at ``settled``."""
         if not settled or settled < self._view.trimmed_to:
-            return Lsn(0)  # the record has nothing about the log's first entries
+            return Lsn(0)  # the state record has nothing about the log's first entries
         after = self._view.index.at_or_before(Vlsn(settled + 1))
         return min(self._start_lsn, after[1]) if after is not None else self._start_lsn
 
     def _done(self, checkpoint: Checkpoint, settled: Vlsn, home_s: float) -> None:
-        """Makes the running checkpoint the last one, from which the next open starts."""
+        """Makes the running checkpoint the last checkpoint, from which the next open starts."""
         with self._life.latch:
             self.last, self.home_s = checkpoint, home_s
             self.settled(settled)

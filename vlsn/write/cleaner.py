@@ -1,20 +1,21 @@
-"""Cleaning: the oldest segments are removed, and the log begins at a later VLSN. ``state/retention`` decides which.
+"""Cleaning removes the log's oldest segments, so that the log begins at a later VLSN. ``state/retention`` selects them.
 
     1  the segments that retention wants removed are found (``retention``); limits and holds say which of them may be
-       removed, and for age how far the clocks are believed (``aging``);
-       their entries that destinations still want are written to pages, and the pages are synced (``vlsn/pages``);
-       then the plan is made again, and only segments whose entries are paged are removed
+       removed; for removal by age, how far the clocks are believed (``aging``);
+       their entries that destinations still want are written to page files and synced (``vlsn/pages``);
+       then the plan is made again, and only segments whose wanted entries are in pages are removed
     2  holds that are too far behind are dropped, and no new hold may be placed on the removed part
     3  the first visible block that stays is looked up in the first segment that stays
     4  the state record stores the log's new begin                                  synced   ◄ commit point
     5  the index's head is truncated there, and its range replaced                  synced
     6  files are removed, the oldest segment first: sidecar and cut bytes, the segment, the directory synced
 
-After a crash before 4 nothing has happened; after 4 the next open finishes the rest (``log_start``). The directory is
-synced after each segment, so the remaining log never has a hole. Checkpoints and rollbacks wait during 4 and 5. A
-segment before the checkpoint's is closed, because the keeper does all of its work in order. A file that cannot be
-removed ends only its pass. It is no longer part of the log. Its removal is tried again (``background``) until it
-succeeds, at the next open at the latest.
+After a crash before step 4 nothing has happened. After a crash after step 4 the next open finishes the other steps
+(``log_start``). The directory is synced after each removed segment, so the remaining log never has a hole. Checkpoints
+and rollbacks wait during steps 4 and 5. Segments before the checkpoint are closed by then, because the keeper (the
+log's background thread) does its jobs in order. A file that cannot be removed ends only the pass of cleaning that met
+it. A file that could not be removed is no longer part of the log. Its removal is tried again (``background``) until it
+succeeds, at the latest when the log is opened next.
 
     range 1–950, segments 1 (1–300), 2 (301–600), 3 (601–…)     wanted: 1     →  range 301–950, segments 2, 3
 Source: JE's ``FileProtector`` and head truncation; in JE the files once went first (SR 20702).
@@ -44,26 +45,28 @@ from vlsn.write.placement import Placement
 from vlsn.write.survey import Survey, Surveyed, bytes_from
 
 COMING: Final = "a destination that is being made, or moved"
-"""The order may be durable before this node knows it, so the log from the order's first VLSN on is kept until then."""
+"""The reason to keep the log for a destination whose order is not known here yet. The order may be durable before this
+node has read it, so the log from the order's first VLSN on is kept until then."""
 
 
 class Pager(Protocol):
-    """Keeps the entries of the removed log that destinations still want (``vlsn/pages``). On the owner's thread
-    only."""
+    """Writes the entries of the removed log that destinations still want to page files (``vlsn/pages``). It is used on
+    the owner's thread only."""
 
     def page(self, upto: Vlsn, done: Callable[[Vlsn, str], None]) -> None:
-        """Pages the wanted entries up to ``upto``, the last VLSN of a block. ``done`` receives the VLSN up to which
-        they are paged and synced, and why no further."""
+        """Writes the wanted entries up to ``upto``, the last VLSN of a block, to pages. ``done`` receives the VLSN up
+        to which the entries are in pages and synced, and the reason why the pager got no further."""
         ...
 
     def uncovered(self, first: Vlsn) -> str:
-        """Returns why the log may not begin at ``first``: not everything before it is in pages. Empty if it may."""
+        """Returns the reason why the log may not begin at ``first``: some wanted entry before ``first`` is in no page.
+        Returns an empty string if the log may begin at ``first``."""
         ...
 
 
 class CleaningReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The report of a pass: the segments that were removed (in a dry run: would be), and those that stay although
-    retention wants them removed."""
+    """The report of a pass of cleaning. The report lists the segments that were removed (after a dry run: that would be
+    removed), and the segments that stay although retention wants them removed."""
 
     dry_run: bool
     retention_bytes: int
@@ -71,17 +74,17 @@ class CleaningReport(msgspec.Struct, frozen=True, kw_only=True):
     total_bytes: int
     """The bytes of all segment files before the pass."""
     first: int
-    """The first VLSN after the pass; for a dry run, at most that VLSN."""
+    """The first VLSN of the log after the pass. For a dry run it is the highest VLSN that could be the first."""
     segments: list[Fate]
     blocked: list[Fate]
     dropped: list[str] = []
-    """The holds that were too far behind, each as owner and name."""
+    """The owner and name of each hold that was dropped because it was too far behind."""
     paused: str = ""
-    """Why nothing was removed at all, or nothing for age."""
+    """The reason why the pass removed nothing at all, or removed nothing by age."""
 
     @property
     def bytes(self) -> int:
-        """The freed bytes."""
+        """The number of bytes that the removed segments had."""
         return sum(fate.bytes for fate in self.segments)
 
 
@@ -98,8 +101,8 @@ class _Request:
 
 
 class Cleaner:
-    """Cleans one log, one pass at a time. On the owner's thread only; its reads, transactions and removals run on the
-    keeper's."""
+    """Cleans one log, one pass at a time. The cleaner is used on the owner's thread only. Its reads, transactions and
+    removals of files run on the keeper's thread (the log's background thread)."""
 
     def __init__(
         self,
@@ -125,17 +128,17 @@ class Cleaner:
         self.survey = survey
         self.retention = retention
         self.pager: Pager | None = None
-        """The pager, if the log has destinations."""
+        """The pager that saves entries for destinations; None if the log has no destinations."""
         self.last: CleaningReport | None = None
         """The report of the last pass that was not a dry run."""
         self.segments = 0
         """The number of segments cleaned since the log was opened."""
         self.bytes = 0
-        """The bytes of ``segments``."""
+        """The bytes of the segments that were cleaned since the log was opened."""
         self.drops = 0
         """The number of holds dropped since the log was opened."""
         self.removal: Removal | None = None
-        """The newest removal, which includes what an older one has left."""
+        """The newest removal of files, which includes all files that an older removal has left."""
         self._waiting: deque[_Request] = deque()
         self._running = False
 
@@ -148,10 +151,10 @@ class Cleaner:
         pause_age: str = "",
         clocks_agree: bool = False,
     ) -> None:
-        """Runs a pass after the current one; equal requests in the meantime share it. ``done`` is called when the files
-        are removed. ``pause`` says why nothing may be removed, ``pause_age`` why nothing may be removed for its age.
-        ``clocks_agree``: other members' clocks agree, so age is believed (``aging``). If the log closes or fails
-        meanwhile, the report says so."""
+        """Runs a pass of cleaning after the current pass. Equal requests in the meantime share one pass. ``done`` is
+        called when the files are removed. ``pause`` is a reason to remove nothing, ``pause_age`` a reason to remove
+        nothing by age. ``clocks_agree`` means that the other members' clocks agree, so the age of entries is believed
+        (``aging``). If the log closes or fails meanwhile, the report says so."""
         retention = self.retention
         paused = pause or (pause_age if retention.age_s else "")
         if pause and not dry_run:
@@ -177,7 +180,7 @@ class Cleaner:
             CleaningPass(self, request).begin()
 
     def over(self, request: _Request, asked: CleaningPass) -> None:
-        """Reports to the callers that the pass is finished, and continues with the next pass."""
+        """Reports to the callers that their pass is finished, and starts the next pass."""
         self._running = False
         first, going = int(self.view.range.first), asked.plan.going
         if request.dry_run and going:
@@ -201,11 +204,12 @@ class Cleaner:
 
     def _left(self) -> str:
         fault = self.life.background.fault("removal")
-        return f"files of segments that were cleaned away are left: {fault.why}" if fault is not None else ""
+        return f"files of segments that were cleaned away are not removed yet: {fault.why}" if fault is not None else ""
 
 
 class CleaningPass:
-    """One pass, step by step. ``plan`` has the removed segments, ``paused`` the reason why no more were removed."""
+    """One pass of cleaning, step by step. ``plan`` has the segments to remove, ``paused`` the reason why no more
+    segments are removed."""
 
     def __init__(self, cleaner: Cleaner, request: _Request) -> None:
         self.paused = request.paused
@@ -217,14 +221,14 @@ class CleaningPass:
         self._life = cleaner.life
         self._over = False
         self._number = 0
-        """The first segment that stays."""
+        """The number of the first segment that stays in the log."""
         self._paged_to: Vlsn | None = None
-        """The VLSN up to which pages have the entries that destinations want, or None before the pager has answered."""
+        """The VLSN up to which pages have all entries that destinations want; None before the pager has answered."""
 
     # 1
 
     def begin(self) -> None:
-        """Begins the pass, under the latch."""
+        """Begins the pass, under the log's latch."""
         if self._is_over():
             return
         if not self._request.retention and not self._request.dry_run:
@@ -270,8 +274,9 @@ class CleaningPass:
             cleaner.checkpointer.hold(self._find_first)
 
     def _may_go(self, surveyed: Surveyed) -> bool:
-        """Has the entries that destinations want paged first, and then keeps the segments that could not be paged.
-        Returns False while that runs; then the plan is made again, because holds may have been placed."""
+        """First has the pager write the entries that destinations want to pages. Segments whose entries could not be
+        paged are kept. Returns False while the pager works. When the pager is finished, the plan is made again, because
+        a hold may have been placed meanwhile."""
         pager, chosen, paged_to = self._cleaner.pager, self.plan, self._paged_to
         if pager is None:
             return True
@@ -305,9 +310,9 @@ class CleaningPass:
         ]
 
     def _unknown(self) -> list[Limit]:
-        """Keeps everything while this node does not know the consumers' positions."""
+        """Returns limits that keep every segment while this node does not know the consumers' positions."""
         lacking = self._view.history.small.lacks_to > 0
-        return [Limit("consumers that are not known yet", Vlsn(0))] if lacking else []
+        return [Limit("consumers whose positions are not known yet", Vlsn(0))] if lacking else []
 
     # 2
 
@@ -321,7 +326,7 @@ class CleaningPass:
     # 3
 
     def _find_first(self) -> None:
-        """Finds the first block that stays. No checkpoint runs or starts."""
+        """Finds the first block that stays in the log. No checkpoint runs or starts meanwhile."""
         view = self._view
         ends = {each: end for each, end in view.segments().items() if each >= self._number}
         self._life.keeper.submit(lambda: first_block(view.disk, view.directory, ends), self._commit, self._not_found)
@@ -355,7 +360,7 @@ class CleaningPass:
         self._life.keeper.submit(lambda: self._truncate(*found), self._truncated, self._failed)
 
     def _truncate(self, first: Vlsn, at: Lsn) -> None:
-        """Truncates on the keeper's thread: steps 4 and 5."""
+        """Does steps 4 and 5 on the keeper's thread: the state record and the index now begin at ``first``."""
         cleaner = self._cleaner
         cleaner.state.begin_at(first, self._number)
         self._view.index.truncate_head(first, at)
@@ -377,13 +382,13 @@ class CleaningPass:
     # 6
 
     def _remove(self, removal: Removal) -> None:
-        """Removes files, one job for each segment, so that the keeper can do other work in between. The pass ends at
-        the first failure."""
+        """Removes the files in one job for each segment, so that the keeper's thread can do other work in between. The
+        pass ends at the first failure."""
         self._life.background.do("removal", "", removal, lambda done: self._removed(removal, done), self._not_removed)
 
     def _removed(self, removal: Removal, done: bool) -> None:
         cleaner = self._cleaner
-        if done or self._life.over or cleaner.removal is not removal:  # a later removal does it
+        if done or self._life.over or cleaner.removal is not removal:  # a later removal also includes these files
             self._removal_over()
         else:
             self._remove(removal)
@@ -398,10 +403,11 @@ class CleaningPass:
             if not self._over and not self._is_over():
                 self._end()
 
-    # Its end.
+    # The end of a pass.
 
     def _is_over(self) -> bool:
-        """Returns whether the log has closed or failed. Then the pass ends, and the next open does the rest."""
+        """Returns whether the log has closed or failed. After that the pass ends, and the next open finishes its
+        work."""
         life = self._life
         if not life.over:
             return False
@@ -410,7 +416,7 @@ class CleaningPass:
         return True
 
     def _unreadable(self, error: BaseException) -> None:
-        """Ends the pass at an unreadable segment: cleaning does not handle damage."""
+        """Ends the pass, because a segment is unreadable: cleaning does not remove damage."""
         if not isinstance(error, Damaged | OSError):
             self._failed(error)
             return
@@ -419,12 +425,12 @@ class CleaningPass:
             self._end_without()
 
     def _failed(self, error: BaseException) -> None:
-        """Fails the log, because a transaction failed."""
+        """Fails the whole log, because a transaction of the store failed."""
         self._life.fail(f"a cleaning failed: {error}", error)
         self._is_over()
 
     def _end_without(self) -> None:
-        """Ends the pass without reporting its plan as done."""
+        """Ends the pass with a report that nothing of its plan was done."""
         self.total_bytes, self.plan = 0, Plan([], [], [])
         self._end()
 

@@ -1,14 +1,15 @@
-"""Free space, which is checked on the keeper's thread, so that a slow file system never stops the event loop.
+"""The disk's free space. The free space is checked on the keeper's (background) thread, so that a slow file system
+never stops the event loop.
 
     free ≥ free_bytes_min     appends are accepted
     below                     appends are refused (``no-space``), reads continue
     below 2 MiB               checkpoints, the idle end and cleaning wait as well
 
-Accepted appends are in segments that were reserved before, so they are safe. The free space is kept for all other
-files. When there is room again, appends continue by themselves.
+Accepted appends are written to segments whose space was reserved before, so they need no free space. The free space is
+kept for all other files. When the disk has room again, appends are accepted again by themselves.
 
-A check that fails is background work (``background``): the last figure stays, if there is one, and the waiting callers
-continue.
+A check that fails is repeated in the background (``background``). Until a check succeeds, the last known free space is
+used, and the callers that waited for the check continue.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from vlsn.write.log_life import LogLife
 
 
 class FreeSpace:
-    """The free space of a directory's file system, found by the last check. On the owner's thread."""
+    """The free space of a directory's file system, as the last check found it. The object is used on the owner's
+    thread."""
 
     def __init__(self, disk: Disk, directory: str, life: LogLife, *, free_bytes_min: int) -> None:
         self.free_bytes: int | None = None
-        """None before the first successful check."""
+        """The free bytes; None before the first successful check."""
         self.low = False
-        """True while less than the minimum is free: appends are refused."""
+        """True while less than the minimum is free. Appends are refused then."""
         self._disk = disk
         self._directory = directory
         self._life = life
@@ -38,13 +40,13 @@ class FreeSpace:
 
     @property
     def cramped(self) -> bool:
-        """True while so little is free that not even a checkpoint should be tried. A transaction without room would end
-        the process."""
+        """True while so little is free that not even a checkpoint should be tried. A transaction of LMDB that finds no
+        room would end the process."""
         return self.free_bytes is not None and self.free_bytes < STATE_FREE_BYTES_MIN
 
     def look(self, then: Callable[[], None] = lambda: None) -> None:
-        """Checks the free space, then calls ``then``. A call during a check shares that check; the same ``then`` is
-        called once."""
+        """Checks the free space, then calls ``then``. A call during a running check shares that check. If the same
+        ``then`` is passed twice, it is called once."""
         with self._life.latch:
             if then not in self._waiting:
                 self._waiting.append(then)

@@ -1,4 +1,4 @@
-"""The care of an open log: checkpoints, cleaning, holds, free space, and periodic work.
+"""The maintenance of an open log: checkpoints, cleaning, holds, free space, and periodic work.
 
     lazy appends     flushed within ``flush_interval_s``, synced within ``sync_interval_s``
     segments         rolled after ``roll_period_s``
@@ -6,7 +6,7 @@
     checkpoints      by period; these last two wait while the last check found too little free space
     free space       checked each time while anything is written or space is short, otherwise every ``QUIET_LOOK_S``
 
-On the owner's thread only, under the log latch.
+This module is used on the owner's thread only (``seams.Worker``), under the log's latch.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from vlsn.write.survey import Survey
 from vlsn.write.write_cycle import WriteCycle
 
 QUIET_LOOK_S = 1.0
-"""The most seconds that a quiet log's free-space figure may be old. The next append goes to a segment that was reserved
-before."""
+"""How many seconds old the free-space figure of a quiet log may be, at most. An older figure is safe because the next
+append is written to a segment whose space was reserved before."""
 
 
 class LogCare:
-    """The parts of one log that keep it small and quick to open again."""
+    """The parts of one log that keep the log small, and quick to open again."""
 
     def __init__(
         self,
@@ -83,28 +83,29 @@ class LogCare:
         self._quiet_since: float | None = None
         self._looked_s = -QUIET_LOOK_S
         self._allocated: Vlsn | None = None
-        """The last VLSN that was assigned at the last check."""
+        """The last VLSN that was assigned when the log was last checked for activity."""
         self._stated: tuple[Lsn, Vlsn] | None = None
-        """The idle end that was stored last, and the durable end stored with it."""
+        """The idle end (the log's end after a quiet time) that was stored last, and the durable end stored with it."""
 
     def rewrite_state(self) -> None:
-        """Has a checkpoint write the whole ``state`` store again from memory, which has all of it."""
+        """Makes the next checkpoint write the whole ``state`` store again. The memory has everything that is in the
+        store."""
         with self._life.latch:
             self._view.history.keep_all()
         self.checkpointer.run()
 
     def tick(self) -> None:
-        """Does the periodic work, a few times a second."""
+        """Does the periodic work. ``tick`` is called a few times a second."""
         options, cycle, queue, placement = self._options, self._cycle, self._cycle.queue, self._placement
         now = self._life.clock.monotonic_s()
         if queue.lazy and now - queue.lazy_since_s >= options.flush_interval_s:
             cycle.pump(flush=True)
         if cycle.unsynced_since is not None and now - cycle.unsynced_since >= options.sync_interval_s:
-            cycle.unsynced_since = None  # requested once
+            cycle.unsynced_since = None  # so that the sync is requested once
             cycle.drain(lambda: None)
         period = options.roll_period_s
         if period and not placement.empty and now - placement.taken_s >= period:
-            placement.taken_s = now  # requested once
+            placement.taken_s = now  # so that the change of segment is requested once
             cycle.rotate("period")
         if self._is_look_due(now):
             self._looked_s, self._allocated = now, self._view.allocated
@@ -118,8 +119,8 @@ class LogCare:
         return writes or short or now - self._looked_s >= QUIET_LOOK_S
 
     def _looked(self) -> None:
-        """Does the part of a tick that needs room on the disk, with a fresh figure of free space, or a recent one while
-        nothing is written."""
+        """Does the part of a tick that needs room on the disk. The figure of the free space is fresh at this moment, or
+        recent while nothing is written."""
         life = self._life
         with life.latch:
             if life.over or life.closing or self.space.cramped:
@@ -134,7 +135,8 @@ class LogCare:
             self.checkpointer.tick(now)
 
     def _state_idle_end(self) -> None:
-        """Stores the log's end in the state, as certainly whole, once for each end. No sync is needed."""
+        """Stores the log's present end in the state, as an end up to which the log is certainly complete. The same end
+        is stored only once, and without a sync."""
         view, tail, span = self._view, self._placement.tail, self._view.range
         if tail is None or not span.last or span.last_sync < span.last:
             return

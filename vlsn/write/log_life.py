@@ -1,9 +1,9 @@
-"""The life of an open log: open, closing, closed, or failed.
+"""The state of a log in its life: open, closing, closed, or failed.
 
     open ─► closing ─► closed
       └────────┴─────► failed      the page cache can no longer be trusted: the process must end
 
-A log fails once. Then the queued appends are refused, and the workers get no more jobs.
+A log can fail only once. The queued appends are refused then, and the workers' threads get no more jobs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ T = TypeVar("T")
 
 
 class LogLife:
-    """Shared by the parts of one log: its state, its latch, the keeper and the background work."""
+    """The state of one log, its latch, the keeper (its background thread) and the background work. All parts of the log
+    share this object."""
 
     def __init__(
         self,
@@ -32,8 +33,8 @@ class LogLife:
         stop: Callable[[LogFailed], Sequence[Pending]],
         failed: Callable[[LogFailed], None],
     ) -> None:
-        """``stop`` ends the work under way, under the latch, and returns the appends to refuse. ``failed`` is called
-        last."""
+        """``stop`` ends the work that is under way, under the latch, and returns the appends to refuse. ``failed`` is
+        called after that."""
         self.latch = latch
         self.keeper = keeper
         self.clock = clock
@@ -55,14 +56,15 @@ class LogLife:
             raise LogClosed("the log is closed")
 
     def keep(self, job: Callable[[], T], done: Callable[[T], None] = lambda _: None) -> None:
-        """Runs ``job``, a transaction of the index or the state, on the keeper's thread. Its failure ends the log."""
+        """Runs ``job``, a transaction of the index or the state, on the keeper's thread. If ``job`` fails, the log
+        fails."""
         self.keeper.submit(job, done, self.store_failed)
 
     def store_failed(self, error: BaseException) -> None:
         self.fail(f"an index or state transaction failed: {error}", error)
 
     def fail(self, text: str, error: BaseException) -> None:
-        """Ends the log. A second call does nothing."""
+        """Makes the log fail, because of ``error``. A second call does nothing."""
         with self.latch:
             if self.failure is not None:
                 return

@@ -1,6 +1,8 @@
-"""The promises in the node file of an open log: its level, and the vote floor once the log has reached it.
+"""Two promises in the node file of an open log: the level and the vote floor. The level is the version of the log's
+formats. While the log ends below the vote floor, this node does not vote freely (``vote_floor``).
 
-Each promise is stored on the keeper's thread, synced. A file that cannot be written ends the log.
+Each promise is stored and synced on the keeper's thread (the log's background thread). If the node file cannot be
+written, the log fails.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from vlsn.write.log_view import LogView
 
 
 class NodePromises:
-    """The promises of one log, on the owner's thread."""
+    """The promises of one log. This object is used on the owner's thread."""
 
     def __init__(self, node_file: NodeFile, view: LogView, levels: Levels, life: LogLife) -> None:
         self._node_file = node_file
@@ -27,8 +29,8 @@ class NodePromises:
         self._life = life
 
     def store_level(self, level: int, done: Callable[[BaseException | None], None]) -> None:
-        """Promises ``level``, and calls ``done(None)`` before the entry that sets it is acknowledged. Raises
-        ``WrongVersion`` for a level that this binary does not support."""
+        """Stores the promise of ``level``, and then calls ``done(None)``. The entry that sets the level must not be
+        acknowledged earlier. Raises ``WrongVersion`` for a level that this binary does not support."""
         self._levels.check_log(level, "the next part of the group's log")
         self._life.keeper.submit(
             partial(self._write_level, level), lambda _: done(None), partial(self._level_failed, done)
@@ -44,8 +46,8 @@ class NodePromises:
         done(error)
 
     def meet_floor(self, term: Term) -> None:
-        """Lowers the vote floor to the log's present end, synced, if the floor was higher. The log has everything that
-        the master of ``term`` has, and ``term`` is the stored one."""
+        """Lowers the vote floor to the log's present end, synced, if the floor is higher. The caller knows that the log
+        has everything that the master of ``term`` has, and that ``term`` is the stored term."""
         last = self._view.range.last_sync
         end = (int(self._view.history.term_of(last)), int(last))
         self._life.keeper.submit(partial(self._write_floor, term, end), lambda _: None, self._failed)

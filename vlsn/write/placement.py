@@ -1,17 +1,19 @@
-"""The position of the next frame: the tail, the standby after it, and synced ends.
+"""The position of the next frame in the segments. The *tail* is the segment that is written now. The *standby* is the
+next segment, prepared before it is needed. A *roll* makes the standby the new tail.
 
     place(frame) ─► tail, while it fits          ─► chunk of the group ─► writer
                  └► standby, which becomes the new tail (a roll)
 
 1. A frame is placed only where it certainly fits: in the tail, or in the standby together with the rest of its group.
-   So one roll is always enough, and so is one more segment if the write fails.
-2. A segment's end rises only by ``written``, once it is synced. Only a replacement lowers it, together with the header
-   page that names the new end (``replacer``).
-3. A standby that fails is thrown away and the next one made, first at once, then with pauses (``background``). From the
-   second consecutive failure on, appends that need a segment are refused (``refusal``), as they are without space. They
-   continue by themselves later. Only a failed write that waits for a standby then ends the log (``replacer``).
+   So one roll is always enough for a group, and one more segment is enough if the write fails.
+2. Only ``written`` raises the end of a segment, after a sync. Only a replacement lowers the end of a segment, together
+   with the header page that names the new end (``replacer``).
+3. A standby that cannot be made is thrown away, and another one is made, first at once, then with pauses
+   (``background``). From the second consecutive failure on, appends that need a new segment are refused (``refusal``),
+   as they are on a full disk. Once a standby is made, appends are accepted again. While no standby can be made, only a
+   failed write that needs a standby makes the log fail (``replacer``).
 
-Used on the owner's thread only, under the log latch.
+This module is used on the owner's thread only (``seams.Worker``), under the log's latch.
 """
 
 from __future__ import annotations
@@ -34,9 +36,9 @@ from vlsn.write.log_view import LogView
 from vlsn.write.queue import FRAME_OVERHEAD_BYTES
 
 CHUNKS_MAX = 3
-"""The most segments that one group touches: the current one and two rolls (on request, and for size)."""
+"""The most segments that one group may touch: the current segment, and two new ones (one requested, one for size)."""
 _REFUSED_FROM = 2
-"""The number of consecutive failures of a standby from which on appends are refused."""
+"""From this number of consecutive failures to make a standby on, appends are refused."""
 
 
 class Placement:
@@ -55,9 +57,9 @@ class Placement:
     ) -> None:
         self.tail: Tail | None = recovered.tail
         self.taken_s = seams.clock.monotonic_s()
-        """The time at which the tail was taken."""
+        """The time at which the current segment came into use."""
         self.last_vlsn: Vlsn = recovered.last_vlsn
-        """The last VLSN of the last block placed."""
+        """The last VLSN of the last block that was placed."""
         self._view = view
         self._directory = view.directory
         self._options = options
@@ -77,7 +79,7 @@ class Placement:
         self.frame_bytes_max = self._capacity - FRAME_BYTES - 7
         """The most bytes of a frame's payload that fit one segment."""
         self.block_bytes_max = self._capacity // 2
-        """Merged blocks are at most half a segment."""
+        """The most bytes of a merged block: half a segment."""
         self._standby = Standby(
             seams.disk,
             self._directory,
@@ -88,16 +90,17 @@ class Placement:
             free_bytes_min=options.free_bytes_min,
         )
         self._sidecars: dict[str, tuple[int, Vlsn]] = {}
-        """The sidecars that are still to be written: number and last VLSN of their segments, by name."""
+        """The sidecars (files of offsets) that are still to be written: the segment's number and last VLSN, by the
+        sidecar's name."""
         self.holes = Holes(seams.disk, self._directory, life.background)
 
     def start(self) -> None:
-        """Makes the first standby. The owner must be complete, because callbacks may come from now on."""
+        """Makes the first standby. The caller must be ready, because callbacks may come from now on."""
         self._prepare()
         last = max(self._ends, default=0)
         self.holes.give_back((number, end) for number, end in self._view.segments().items() if number < last)
 
-    # Present contents.
+    # The present segments.
 
     @property
     def no_space(self) -> bool:
@@ -105,14 +108,14 @@ class Placement:
 
     @property
     def refusal(self) -> NoSpace | None:
-        """The error for appends that need another segment, or None while there is one, or one is being made."""
+        """The error for appends that need another segment; None while a standby exists or is being made."""
         if self.no_space:
             return NoSpace("the disk has no room for another segment")
         return NoSegment(self.unmade) if self.unmade else None
 
     @property
     def unmade(self) -> str:
-        """Why the next segment could not be made repeatedly, although the disk has room; otherwise empty."""
+        """The reason why the next segment could not be made repeatedly although the disk has room; otherwise empty."""
         fault = self._background.fault("standby")
         if fault is None or fault.failures < _REFUSED_FROM or self.no_space:
             return ""
@@ -129,12 +132,12 @@ class Placement:
 
     @property
     def empty(self) -> bool:
-        """True if the next frame is the first of its segment."""
+        """True if the next frame will be the first frame of its segment."""
         return self.tail is None or self.tail.offset <= FIRST_FRAME
 
     @property
     def unsynced_bytes(self) -> int:
-        """The bytes in the current segment that are written, or handed to the writer, and not synced."""
+        """The bytes in the current segment that are written, or passed to the writer, but not synced."""
         return self.tail.unsynced if self.tail is not None else 0
 
     def active_files(self) -> list[int]:
@@ -145,30 +148,32 @@ class Placement:
 
     @property
     def disk_bytes(self) -> int:
-        """The bytes of the disk that all segment files take. A file that was not checked yet counts with its size."""
+        """The bytes of the disk that all segment files occupy. For a file that was not checked yet, its size is
+        used."""
         taken, size = self.holes.taken, self._options.segment_bytes
         return sum(taken.get(number, size) for number in {*self._ends, *self.active_files()})
 
     def forget_sidecar(self, number: int) -> None:
-        """Forgets the sidecar of segment ``number``, which is about to be rewritten and may no longer match it."""
+        """Forgets the sidecar of segment ``number``. The segment is about to be rewritten, so the sidecar may no longer
+        match."""
         self._forget_sidecars(lambda each, _: each == number)
 
     def give_back(self, number: int) -> None:
-        """Frees the unused room of segment ``number``, which was rewritten in its full size."""
+        """Frees the unused space of segment ``number``, which a rewrite has extended to its full size."""
         if number in self.holes.taken:
             self.holes.give_back([(number, self._ends[number])])
 
     def is_full_for(self, cost: int) -> bool:
         return self.tail is None or self.tail.offset + cost > self.tail.size
 
-    # Placing.
+    # Placing frames.
 
     def group(self) -> Group:
         return Group([Chunk(self.tail, self.tail.offset)] if self.tail is not None else [])
 
     def fits(self, group: Group, size: int, *, several: bool = False) -> bool:
-        """Returns whether frames of ``size`` bytes in all still fit (rule 1). These are one frame, or ``several``, some
-        of which may go to the tail and some to the standby."""
+        """Returns whether frames of ``size`` bytes in all still fit (rule 1). The frames are one frame, or ``several``
+        frames, some of which may be placed in the tail and some in the standby."""
         tail = self.tail
         in_tail = tail is not None and tail.offset + size <= tail.size
         if in_tail and len(group.chunks) == 1:
@@ -180,8 +185,8 @@ class Placement:
 
     @property
     def can_roll(self) -> bool:
-        """True while the standby may be taken. The first standby after an open must be filled with zeros completely,
-        because it is used from its first byte on. A later one that is nearly filled is taken as it is."""
+        """True while the standby may become the current segment. The first standby after an open must be filled with
+        zeros completely, because it is needed at once. A later standby that is nearly filled may be used as it is."""
         standby = self._standby
         return standby.complete if self.tail is None else standby.usable
 
@@ -202,7 +207,7 @@ class Placement:
         return self._place(group, kind, payload, 0, 0)
 
     def roll(self, group: Group, reason: str | None) -> None:
-        """Makes the standby the current segment. Its header page is written with its first frames."""
+        """Makes the standby the current segment. The segment's header page is written with its first frames."""
         old = self.tail
         taken = self.take_standby()
         header = active(
@@ -219,7 +224,7 @@ class Placement:
 
     def _place(self, group: Group, kind: FrameKind, payload: Buffer, first: int, last: int) -> Lsn:
         tail = self.tail
-        # Offsets and sizes of segments are multiples of 8, so the padding of the payload needs no check.
+        # Offsets and sizes of segments are multiples of 8, so the padding after a payload always fits.
         if tail is None or tail.offset + FRAME_BYTES + len(payload) > tail.size:
             self.roll(group, "size" if tail is not None else None)
         chunk = group.chunks[-1]
@@ -232,7 +237,7 @@ class Placement:
         return self._standby.take()
 
     def take(self, tail: Tail, reason: str | None) -> None:
-        """Makes ``tail``, taken from the standby, the current segment."""
+        """Makes ``tail``, which was the standby, the current segment."""
         self.tail = tail
         self.taken_s = self._seams.clock.monotonic_s()
         if reason is not None:
@@ -247,16 +252,16 @@ class Placement:
         self._forget_sidecars(lambda each, _: each < number)
 
     def forget_after(self, vlsn: Vlsn) -> None:
-        """Forgets blocks after ``vlsn``, which are being rolled back. Flags that their segments' checksums include will
-        change."""
+        """Forgets blocks after ``vlsn``, which are being rolled back. A rollback changes flags of frames, and the
+        running checksums of segments include these flags."""
         self._forget_sidecars(lambda _, last: last > vlsn)
         if self.tail is not None:
             self.tail.forget_after(vlsn)
 
-    # After the write.
+    # After a write.
 
     def written(self, group: Group) -> None:
-        """Notes that ``group`` is written, and synced if the group asked for a sync."""
+        """Notes that ``group`` is written, and also synced if the group asked for a sync."""
         if group.sync or len(group.chunks) > 1:
             self.note_synced(group.chunks)
         for tail in group.sealed_tails:
@@ -271,14 +276,15 @@ class Placement:
             self._synced(chunk.tail)
 
     def replaced(self, group: Group, live: Tail | None, end: int, new: Tail, deleted: Sequence[Tail]) -> None:
-        """Uses the segment ``new``, which is synced with its header page, in place of the broken one. ``live`` now ends
-        at ``end``; ``deleted`` never became part of the log."""
+        """Uses the segment ``new``, which is synced with its header page, in place of the segment whose write
+        failed. ``live`` is the old segment, which now ends at ``end``. The ``deleted`` segments never became part of
+        the log."""
         if live is not None:
-            live.offset, live.crc = end, None  # its checksum includes dead frames: no sidecar is made
+            live.offset, live.crc = end, None  # the checksum includes dead frames, so no sidecar is made
             self._ends[live.number] = live.offset
             self._close(live)
         for tail in deleted:
-            assert tail.number not in self._ends, "it never became part of the log"
+            assert tail.number not in self._ends, "the segment never became part of the log"
             self._keeper.submit(tail.file.close, lambda _: None, lambda _: None)
         self._synced(new)
         gone = {tail.number for tail in deleted} | ({live.number} if live is not None else set())
@@ -287,8 +293,8 @@ class Placement:
         group.chunks = [Chunk(new, new.offset)]
 
     def _synced(self, tail: Tail) -> None:
-        """Notes that all of ``tail`` is synced. With its first frames the header page is synced, which names the end of
-        the segment before."""
+        """Notes that all of ``tail`` is synced. The sync of a segment's first frames includes its header page, which
+        names the end of the segment before."""
         first = not tail.synced
         tail.set_synced(tail.offset)
         self._ends[tail.number] = tail.offset
@@ -318,7 +324,7 @@ class Placement:
             self._standby.retry()
 
     def close(self) -> None:
-        """Closes the tail's file, and makes no more standbys."""
+        """Closes the file of the current segment, and makes no more standbys."""
         self.holes.close()
         self._standby.close()
         if self.tail is not None:
@@ -341,7 +347,7 @@ class Placement:
 
     def _standby_failed(self, error: BaseException, name: str) -> None:
         if isinstance(error, IsADirectoryError | FileExistsError):
-            self._next_number += 1  # another program's file has that name
+            self._next_number += 1  # the name is in use by another program's file
         self._background.fails("standby", error, self._prepare, path=name)
         self._on_change()
 

@@ -1,10 +1,11 @@
-"""A local log's queue: the waiting items, in the order in which they will be placed, and their size.
+"""The queue of a local log: the items that wait to be written, in their order, and the sizes of these items.
 
 Pending       a client's submission: gets its VLSNs when it is sealed
 LocalEntries  entries of the log's own (TERM, GROUP …), sealed as one block
-ReplicaRun    blocks that a master sealed, kept verbatim
+ReplicaRun    blocks that a master sealed, stored byte for byte
 LocalRecord   a local frame (checkpoint, rollback); its payload is made when it is placed
-Roll, Barrier the next segment; only a moment in the order
+Roll          a change to the next segment
+    Barrier       a position in the queue's order, and no data
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from vlsn.ids import Lsn, Vlsn
 from vlsn.state.options import Durability
 
 FRAME_OVERHEAD_BYTES = FRAME_BYTES + BLOCK_BYTES + 64
-"""The bytes that a block costs besides its entries: frame, header, padding of its columns."""
+"""The bytes that a block needs besides its entries: the frame, the block's header, and the padding of its columns."""
 ENTRY_OVERHEAD_BYTES = 8
 RECORD_ROOM_BYTES = FRAME_BYTES + max(
     record.LAYOUT.size for record in (CheckpointStart, CheckpointEnd, RollbackStart, RollbackEnd)
@@ -31,27 +32,30 @@ RECORD_ROOM_BYTES = FRAME_BYTES + max(
 
 
 def cost_of(entries: int, size: int) -> int:
-    """Returns the bytes that ``entries`` entries of ``size`` bytes take of the queue and, at most, of a segment."""
+    """Returns the bytes that ``entries`` entries of ``size`` bytes count for in the queue. In a segment, the entries
+    occupy no more than that."""
     return size + entries * ENTRY_OVERHEAD_BYTES + FRAME_OVERHEAD_BYTES
 
 
 class Pending:
-    """A submission: queued, then sealed (``first``, ``last`` and ``term`` known), then synced.
+    """A client's submission. A submission is queued, then sealed (now ``first``, ``last`` and ``term`` are set), then
+    synced.
 
-    The log calls ``refused`` if the submission will never be sealed; then nothing of it was logged.
+    The log calls ``refused`` if the submission will never be sealed. Nothing of a refused submission was logged.
     """
 
     __slots__ = ("cost", "count", "durability", "first", "last", "submission", "term")
 
     def __init__(self, submission: Submission, durability: Durability = Durability.SYNC) -> None:
         self.submission: Submission | None = submission
-        """None once it is sealed, because the block has its bytes then."""
+        """The submission's content; None once it is sealed, because the block has the bytes then."""
         self.count = submission.count
-        self.cost = submission.bytes + submission.count * ENTRY_OVERHEAD_BYTES + FRAME_OVERHEAD_BYTES  # ``cost_of``
+        # computed as by ``cost_of``
+        self.cost = submission.bytes + submission.count * ENTRY_OVERHEAD_BYTES + FRAME_OVERHEAD_BYTES
         self.durability = durability
         self.first = 0
-        """Known once the submission is sealed. With ``NO_SYNC`` it is known from the start, by the position in the
-        queue."""
+        """The first VLSN, set once the submission is sealed. With ``NO_SYNC`` it is set from the start, from the
+        position in the queue."""
         self.last = 0
         self.term = 0
 
@@ -70,8 +74,8 @@ class LocalEntries:
 
 @dataclass(slots=True)
 class ReplicaRun:
-    """A replica's blocks, kept verbatim. ``at`` is the next block to place. Without ``sync`` they are written, and
-    synced with later items or within the sync interval."""
+    """Blocks of a replica, stored byte for byte. ``at`` is the index of the next block to place. Without ``sync``, the
+    blocks are written, and are synced with later items or within the sync interval."""
 
     run: BlockRun
     done: Callable[[VlsnLogError | None], None]
@@ -81,18 +85,18 @@ class ReplicaRun:
 
 @dataclass(slots=True)
 class LocalRecord:
-    """A local frame whose payload is made when it is placed."""
+    """A local frame (checkpoint, rollback) whose payload is made when the frame is placed."""
 
     kind: FrameKind
     payload: Callable[[], bytes]
     done: Callable[[Lsn], None]
     refused: Callable[[VlsnLogError], None] | None = None
-    """For an optional record: called with the error if there is no room."""
+    """If set, the record is optional: this function is called with the error if there is no room for the record."""
 
     @property
     def room(self) -> int:
-        """The bytes that must be free for the record. A rollback that has begun cannot be refused any more, so its end
-        is included."""
+        """The bytes that must be free for this record. For the start of a rollback, the rollback's end is included,
+        because a rollback that has begun cannot be refused any more."""
         return RECORD_ROOM_BYTES * (2 if self.kind is FrameKind.ROLLBACK_START else 1)
 
 
@@ -111,7 +115,8 @@ Item = Pending | LocalEntries | ReplicaRun | LocalRecord | Roll | Barrier
 
 
 class Queue:
-    """First in, first out. Appends are counted in entries and bytes. Used under the log latch."""
+    """The queue of one log, first in, first out. Appends are limited in entries and in bytes. The queue is used under
+    the log's latch."""
 
     __slots__ = ("appends", "bytes", "entries", "items", "lazy", "lazy_since_s", "vlsns")
 
@@ -123,7 +128,7 @@ class Queue:
         self.vlsns = 0
         """The number of VLSNs that the waiting items will get."""
         self.lazy = 0
-        """The number of appends that wait for no write (``NO_SYNC``)."""
+        """The number of queued appends that wait for no write (``NO_SYNC``)."""
         self.lazy_since_s = 0.0
 
     def __bool__(self) -> bool:
@@ -139,8 +144,8 @@ class Queue:
         self.items.append(item)
 
     def push_append(self, pending: Pending) -> None:
-        """Queues an append, entirely or not at all if a signal interrupts it: nothing is called before the last
-        step."""
+        """Queues an append. If a signal interrupts the call, the append is queued entirely or not at all, because no
+        function is called before the last step."""
         self.appends += 1
         self.entries += pending.count
         self.bytes += pending.cost
@@ -149,7 +154,7 @@ class Queue:
         self.items.append(pending)
 
     def taken(self, pending: Pending) -> None:
-        """Notes that ``pending`` is no longer in ``items``."""
+        """Notes that ``pending`` was removed from ``items``."""
         self.appends -= 1
         self.entries -= pending.count
         self.bytes -= pending.cost
@@ -161,7 +166,7 @@ class Queue:
         return self.appends == len(self.items)
 
     def take_all(self) -> list[Pending]:
-        """Takes all items, which must be appends."""
+        """Removes and returns all items, which must be appends."""
         assert self.only_appends
         taken: list[Pending] = list(self.items)  # type: ignore[arg-type]
         self.items.clear()
@@ -169,7 +174,8 @@ class Queue:
         return taken
 
     def take_back(self) -> list[Pending]:
-        """Removes and returns the appends after the last item whose VLSNs are already fixed."""
+        """Removes and returns the appends at the end of the queue, after the last item whose VLSNs are already
+        fixed."""
         refused: list[Pending] = []
         others: list[Item] = []
         items = self.items
@@ -187,7 +193,7 @@ class Queue:
         return refused[::-1]
 
     def take_runs(self) -> list[ReplicaRun]:
-        """Removes and returns every replica's run."""
+        """Removes and returns every run of blocks of a replica."""
         taken = [item for item in self.items if isinstance(item, ReplicaRun)]
         self._keep([item for item in self.items if not isinstance(item, ReplicaRun)])
         return taken

@@ -1,25 +1,27 @@
-"""The replacement of a segment whose write or sync failed: its last frames are written to the next segment.
+"""The replacement of a segment whose write or sync failed: the segment's last frames are written to the next segment.
 
     write fails ─► begin ─► standby there? ─► writer: frames, header ─► index updated ─► on_replaced
                               └ no: go_on, once there is one
 
-After a failed write the contents of the page in which it began are unknown; after a failed sync those of all its pages.
-Neither call is tried again on that file. All frames from the first one that reaches into that page are written again,
-verbatim under new frame headers:
+After a failed write, the contents of the 4 KiB page in which the write began are unknown. After a failed sync, the
+contents of all pages that it should have synced are unknown. A failed write or sync is never tried again on the same
+file. Instead, all frames from the first frame that reaches into the first such page on are written again elsewhere. The
+payloads stay the same, and the frames get new headers:
 
     1  segments that never became part of the log (their header was not synced) are deleted, the directory synced
     2  the frames are written to the standby, from its first frame on; synced
     3  the standby's header page, ACTIVE, names the start of the first of these frames as the old file's end; synced
                                                                                              ◄ commit point
 
-After a crash before 3, the old file is unchanged, and the standby has an unsynced tail. After 3, frames past the named
-end are dead: each block is live in one file only. The unsynced frames were not acknowledged yet, so the failure need
-not be reported. Rolled back blocks are not written again (``Frame.dropped``). Neither are records of
-checkpoints that are synced already: a position past a segment's end stands for the first frame of the next one.
+After a crash before step 3, the old file is unchanged, and the standby (the next segment) has an unsynced tail. After
+step 3, the old file's frames past the named end are dead: each block is live in one file only. The unsynced frames were
+not acknowledged yet, so the failure need not be reported to any client. Rolled back blocks are not written again
+(``Frame.dropped``). Records of checkpoints that are synced already are not written again either, because a position
+past a segment's end means the first frame of the next segment.
 
-One replacement at a time. Another failure meanwhile, no room for another segment, or two consecutive failures to make
-one end the log. On the owner's thread, under the log latch.
-Source: HBase AbstractFSWAL (``syncFailed``, HBASE-25905, HBASE-22761).
+One replacement runs at a time. The log fails if another write fails meanwhile, if there is no room for another segment,
+or if making a segment fails twice in a row. This module is used on the owner's thread, under the log's latch. Source:
+HBase AbstractFSWAL (``syncFailed``, HBASE-25905, HBASE-22761).
 """
 
 from __future__ import annotations
@@ -42,11 +44,11 @@ from vlsn.write.log_view import LogView
 from vlsn.write.placement import Placement
 
 OnReplaced = Callable[[Group, float], None]
-"""Is called with the group and the seconds that writing it again took."""
+"""A function that is called with the group, and with the seconds that it took to write the group again."""
 
 
 class Replacer:
-    """Replaces one log's broken segments."""
+    """Replaces the segments of one log whose writes have failed."""
 
     def __init__(self, view: LogView, placement: Placement, life: LogLife, *, writer: Worker, stats: LogStats) -> None:
         self._view = view
@@ -79,7 +81,7 @@ class Replacer:
         self.go_on()
 
     def go_on(self) -> None:
-        """Writes the broken frames again, if there is a segment for them."""
+        """Writes the frames of the failed group again, if there is a segment for them."""
         broken, placement, life = self._broken, self._placement, self._life
         if broken is None or self._rewriting or life.failure is not None:
             return
@@ -101,25 +103,27 @@ class Replacer:
         )
 
     def follow(self, *, on: bool) -> None:
-        """Remembers moved frames for ``now_at`` while a rollback runs, because a rollback stores positions."""
+        """Remembers where frames are moved to, for ``now_at``, while a rollback runs, because a rollback stores
+        positions."""
         self._moved = {} if on else None
 
     def now_at(self, at: Lsn) -> Lsn:
-        """Returns the present position of the frame that was at ``at``."""
+        """Returns the present position of the frame whose position was ``at``."""
         return (self._moved or {}).get(at, at)
 
     def _rewritten(self, broken: Broken, new: Rewrite, began_s: float, _: None) -> None:
         self._wait_for_flush(broken, new, self._life.clock.monotonic_s() - began_s)
 
     def _wait_for_flush(self, broken: Broken, new: Rewrite, seconds: float) -> None:
-        """Waits for the keeper, which runs flushes: the index may change only while none is under way."""
+        """Waits until the keeper's thread, which runs flushes of the index, has none under way. The index may change
+        only while no flush is under way."""
         self._life.keep(lambda: None, lambda _: self._replaced(broken, new, seconds))
 
     def _replaced(self, broken: Broken, new: Rewrite, seconds: float) -> None:
         index, life = self._view.index, self._life
         with life.latch:
             if life.failure is not None:
-                return  # a flush that failed never ends
+                return  # a flush of the index that failed never finishes
             if index.levels.flushing:
                 self._wait_for_flush(broken, new, seconds)
                 return
@@ -146,7 +150,8 @@ class Broken:
     prev_end: int
     prev_last_vlsn: int
     live: Tail | None
-    """The segment that now ends at ``prev_end``, or None if the failed one was not yet part of the log."""
+    """The segment that was live before and now ends at ``prev_end``; None if the failed segment was not yet part of the
+    log."""
     deleted: list[Tail] = field(default_factory=list)
 
     @property
@@ -156,7 +161,7 @@ class Broken:
 
 @dataclass(slots=True)
 class Rewrite:
-    """The frames in their new segment. ``moved`` maps each old position to the new one."""
+    """The frames of the failed group in their new segment. ``moved`` maps each old position to the new position."""
 
     tail: Tail
     chunk: Chunk
@@ -174,7 +179,7 @@ class Rewrite:
             record.lsn = self.moved.get(record.lsn, record.lsn)
 
     def write(self, disk: Disk, directory: str) -> None:
-        """Writes on the writer's thread; durable on return. Any ``OSError`` ends the log."""
+        """Writes the frames on the writer's thread, durable on return. Any ``OSError`` makes the log fail."""
         for tail in self.deleted:
             disk.remove(f"{directory}/{segment_name(tail.number)}")
         if self.deleted:
@@ -192,8 +197,8 @@ class Rewrite:
 
 
 def abandon(group: Group, last_vlsn: Vlsn) -> Broken:
-    """Collects the frames of the failed ``group`` to write again. The group's chunks before the failed one are synced.
-    ``last_vlsn`` is of the last block placed."""
+    """Collects the frames to write again after ``group`` has failed. The group's chunks before the failed chunk are
+    synced. ``last_vlsn`` is the last VLSN of the last block that was placed."""
     done = group.chunks_done
     failed, *later = group.chunks[done:]
     tail = failed.tail
@@ -219,7 +224,8 @@ def _wanted(frames: list[tuple[int, Frame]], tail: Tail) -> list[tuple[int, Fram
 
 
 def rewrite(broken: Broken, taken: Taken) -> Rewrite:
-    """Places the frames of ``broken`` in the standby. Raises ``NoSpace`` if they do not fit."""
+    """Places the frames of ``broken`` in the standby (the next segment). Raises ``NoSpace`` if the frames do not
+    fit."""
     if broken.bytes > taken.header.size - FIRST_FRAME:
         raise NoSpace(f"{broken.bytes} bytes to write again do not fit a segment of {taken.header.size}")
     header = active(
@@ -246,7 +252,8 @@ def rewrite(broken: Broken, taken: Taken) -> Rewrite:
 
 
 def _payload(frame: Frame, moved: dict[Lsn, Lsn]) -> Buffer:
-    """Returns the payload verbatim, except that a rollback's end names its start, which may have moved."""
+    """Returns the payload of ``frame``. The payload is unchanged, except that the end record of a rollback names the
+    position of its start record, which may have moved."""
     if frame.kind is FrameKind.ROLLBACK_END:
         end = RollbackEnd.decode(bytes(frame.payload))
         return replace(end, start_lsn=moved.get(Lsn(end.start_lsn), end.start_lsn)).encode()

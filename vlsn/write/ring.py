@@ -1,16 +1,17 @@
-"""The ring: the most recent blocks, whole and sealed, in memory once for all their readers.
+"""The ring: the most recent sealed blocks, in memory once for all readers.
 
-1. Blocks are in VLSN order without a gap. A *position* numbers them from 0 on and never changes.
-2. ``synced_end`` is the position after the last block that this node has synced. Later blocks are sealed, but may still
-   be lost here.
-3. Beyond ``bytes_max`` the oldest blocks are dropped, but only after they are synced.
-4. A reader keeps its position and compares. ``position < head`` means that the ring has dropped the block, and the
-   reader must read the segments (ARCHIVE) until its position is in the ring again. Nothing here depends on timing.
+1. The blocks are in VLSN order without a gap. Each block has a *position*, a number from 0 on that never changes.
+2. ``synced_end`` is the position after the last block that this node has synced. Blocks at or after ``synced_end`` are
+   sealed, but this node may still lose them.
+3. If the ring has more than ``bytes_max`` bytes, it drops the oldest blocks, but only blocks that are synced.
+4. A reader keeps its own position. ``position < head`` means that the ring has dropped the block at the reader's
+   position. The reader must then read the segments (ARCHIVE) until its position is in the ring again. Nothing here
+   depends on timing.
 
     head = 2        synced_end = 4   end = 5
       |b2|b3|            |b4|            take(2, end=4) -> [b2, b3]
 
-Used on the owner's thread only, under the log latch.
+The ring is used on the owner's thread only (``seams.Worker``), under the log's latch.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from vlsn.limits import RING_BYTES_MAX
 from vlsn.seams import Buffer
 
 _COMPACT_AT = 4096
-"""Dropped slots are cut off the lists this many at a time, so that a drop costs O(1)."""
+"""Dropped slots are cut off the lists in portions of this size, so that dropping one block costs O(1)."""
 
 
 class Ring:
@@ -39,13 +40,13 @@ class Ring:
         self._lasts: list[int] = []
         self._before: Vlsn = NULL_VLSN
         self.end = 0
-        """The position of the next block."""
+        """The position that the next block will get."""
         self.last_vlsn: Vlsn = NULL_VLSN
-        """The last VLSN assigned; its block is in the ring unless the ring is empty."""
+        """The last VLSN assigned. The block with the last VLSN is in the ring, unless the ring is empty."""
 
     @property
     def first_vlsn(self) -> Vlsn:
-        """The first VLSN in the ring; one past the last if the ring is empty."""
+        """The first VLSN in the ring. If the ring is empty, the value is the VLSN after the last assigned one."""
         return Vlsn(self._before + 1)
 
     def restart(self, last_vlsn: Vlsn) -> None:
@@ -57,7 +58,7 @@ class Ring:
         self._before = self.last_vlsn = last_vlsn
 
     def extend(self, blocks: Sequence[Buffer], lasts: Sequence[int]) -> None:
-        """Adds blocks that follow ``last_vlsn`` exactly. ``lasts`` are their last VLSNs."""
+        """Adds blocks that follow ``last_vlsn`` exactly. ``lasts`` has the last VLSN of each block."""
         self._blocks.extend(blocks)
         self._lasts.extend(lasts)
         self.end = self._base + len(self._blocks)
@@ -74,15 +75,15 @@ class Ring:
             self._drop()
 
     def position_of(self, vlsn: Vlsn) -> int | None:
-        """Returns the position of the block that contains ``vlsn``, or ``end`` for the next VLSN to come. Returns None
-        if the block was dropped, or for a later VLSN."""
+        """Returns the position of the block that contains ``vlsn``, or ``end`` if ``vlsn`` is the next VLSN to be
+        assigned. Returns None if the ring has dropped the block, or for a VLSN after the next one."""
         if vlsn <= self._before or vlsn > self.last_vlsn + 1:
             return None
         return self._base + bisect_left(self._lasts, vlsn, self.head - self._base)
 
     def take(self, position: int, *, end: int, bytes_max: int) -> list[Buffer]:
-        """Returns blocks from ``position`` (at or past ``head``) up to ``end``: at least one, and as many as fit
-        ``bytes_max``."""
+        """Returns blocks from ``position`` (at or past ``head``) up to ``end``. At least one block is returned, and as
+        many as fit ``bytes_max``."""
         assert self.head <= position <= end <= self.end
         taken: list[Buffer] = []
         total = 0
@@ -96,8 +97,8 @@ class Ring:
         return taken
 
     def through(self, position: int, last: int, *, bytes_max: int) -> list[Buffer]:
-        """Takes blocks from ``position`` as ``take`` does, but only those that end at ``last`` or before; maybe
-        none."""
+        """Takes blocks from ``position`` as ``take`` does, but only blocks that end at VLSN ``last`` or before. The
+        result may be empty."""
         end = self._base + bisect_right(self._lasts, last, position - self._base)
         return self.take(position, end=end, bytes_max=bytes_max) if end > position else []
 
@@ -106,7 +107,7 @@ class Ring:
         return Vlsn(self._lasts[position - self._base])
 
     def truncate(self, last_vlsn: Vlsn) -> None:
-        """Forgets every block after ``last_vlsn`` (a block's end, or before the ring)."""
+        """Forgets every block after ``last_vlsn``, which is the end of a block, or is before the ring."""
         if last_vlsn < self._before:
             self.restart(last_vlsn)
             return

@@ -1,4 +1,5 @@
-"""Rollback by overmarking: blocks after the matchpoint are abandoned, never erased.
+"""A rollback abandons the blocks after the matchpoint by overmarking: one byte in each block's frame is changed in
+place, and nothing is erased.
 
     1  ROLLBACK_START (matchpoint, first LSN, end LSN) placed and synced            ◄ commit point
     2  the sidecars of the files that will change are deleted, the directory synced
@@ -6,9 +7,10 @@
     4  ROLLBACK_END placed and synced
     5  the index is truncated, synchronously; ring and history forget these blocks
 
-After a crash after 1, the next open sets the missing flags (``finish_rollback``) and continues; before 1 nothing has
-happened. The records are authoritative, and the flags are checked against them at every open. A dump shows all blocks
-of a VLSN, a reader only the visible one.
+After a crash after step 1, the next open sets the missing flags (``finish_rollback``) and does the other steps. After a
+crash before step 1, nothing has happened. The records (ROLLBACK_START, ROLLBACK_END) decide which blocks are abandoned,
+and every open checks the flags against the records. If several blocks have the same VLSN, a dump shows all of them, and
+a reader sees only the visible one.
 
     LSN 100 VLSN 1 │ LSN 200 VLSN 2 ✗ │ LSN 300 VLSN 3 ✗ │ START(1) END │ LSN 400 VLSN 2 │ LSN 500 VLSN 3
 """
@@ -35,9 +37,9 @@ from vlsn.write.write_cycle import WriteCycle
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """The blocks that a rollback to ``matchpoint`` abandons: the LSNs of the visible blocks after it, ascending.
-    ``kept_first`` and ``kept_at`` are the first VLSN and the LSN of the block that ends at the matchpoint (0, 0 for a
-    matchpoint of 0)."""
+    """The blocks that a rollback to ``matchpoint`` abandons: the LSNs of the visible blocks after the matchpoint,
+    ascending. ``kept_first`` and ``kept_at`` are the first VLSN and the LSN of the block that ends at the matchpoint.
+    If the matchpoint is 0, ``kept_first`` and ``kept_at`` are 0."""
 
     matchpoint: Vlsn
     kept_first: Vlsn
@@ -46,8 +48,8 @@ class Abandoned:
 
 
 def check_rollback(view: LogView, matchpoint: Vlsn) -> None:
-    """Raises ``RollbackProhibited`` if a rollback to ``matchpoint`` would undo durable entries, ``BadArgument`` if the
-    matchpoint is not in the log."""
+    """Raises ``RollbackProhibited`` if a rollback to ``matchpoint`` would undo durable entries. Raises ``BadArgument``
+    if the matchpoint is not in the log."""
     if matchpoint < view.dtvlsn:
         raise RollbackProhibited(
             f"a rollback to VLSN {matchpoint} would undo durable entries up to {view.dtvlsn}; it needs a person: "
@@ -63,9 +65,9 @@ class Rollback:
     """The rollback of one log to a matchpoint, the end of a visible block (or 0). The rollback begins once everything
     queued is synced.
 
-    No checkpoint runs meanwhile. On the owner's thread, under the log latch, except for the keeper's jobs. ``done`` is
-    called when the rollback is durable, ``refused`` if nothing was changed: there was no room, or the rollback is not
-    allowed.
+    No checkpoint runs during a rollback. This class is used on the owner's thread, under the log's latch; some of its
+    jobs run on the keeper's thread. ``done`` is called when the rollback is durable. ``refused`` is called if nothing
+    was changed, because there was no disk space or the rollback is not allowed.
     """
 
     def __init__(
@@ -87,14 +89,14 @@ class Rollback:
         self._start_lsn = NULL_LSN
 
     def begin(self) -> None:
-        """Begins. Raises as ``check_rollback``, before anything has begun."""
+        """Begins the rollback. Raises the errors of ``check_rollback``, before anything has changed."""
         check_rollback(self._view, self._matchpoint)
         self._replacer.follow(on=True)
         self._view.rollbacks += 1
         self._checkpointer.hold(lambda: self._cycle.drain(self._look))
 
     def _look(self) -> None:
-        """Looks up the positions of the blocks, once the write path is drained."""
+        """Looks up the positions of the blocks to abandon, once everything queued before is written."""
         self._life.keeper.submit(
             partial(find_abandoned, self._view, self._matchpoint), self._place_start, self._unreadable
         )
@@ -102,7 +104,7 @@ class Rollback:
     def _unreadable(self, error: BaseException) -> None:
         if isinstance(error, VlsnLogError):
             self._give_up(error)
-        elif isinstance(error, OSError):  # for example no file descriptor; nothing was changed
+        elif isinstance(error, OSError):  # for example, no file descriptor was free; nothing was changed
             self._give_up(VlsnLogError(f"the blocks to roll back could not be read: {said_of(error)}"))
         else:
             self._life.store_failed(error)
@@ -115,14 +117,15 @@ class Rollback:
             self._end()
             return
         try:
-            check_rollback(self._view, self._matchpoint)  # the durable end may have risen meanwhile
+            check_rollback(self._view, self._matchpoint)  # the durable end may have risen since the last check
             self._cycle.append_record(FrameKind.ROLLBACK_START, self._start_record, self._mark, self._give_up)
         except VlsnLogError as error:
             self._give_up(error)
 
     def _start_record(self) -> bytes:
-        """Makes the record, and forgets the blocks after the matchpoint. These are not written again if a segment
-        fails, and the current segment gets no sidecar, because flags that its checksums include are about to change."""
+        """Makes the record ROLLBACK_START, and forgets the blocks after the matchpoint. If a write fails, the forgotten
+        blocks are not written again. The current segment gets no sidecar (file of offsets and a checksum), because the
+        rollback is about to change flags that the checksum includes."""
         found = self._found
         with self._life.latch:
             self._placement.forget_after(self._matchpoint)
@@ -169,7 +172,7 @@ class Rollback:
             self._placement.last_vlsn = self._matchpoint
         self._end()
 
-    # Its end.
+    # The end of a rollback.
 
     def _end(self) -> None:
         self._release()
@@ -186,8 +189,8 @@ class Rollback:
 
 
 def find_abandoned(view: LogView, matchpoint: Vlsn) -> Abandoned:
-    """Finds the positions of the blocks after ``matchpoint``, by windows. Raises ``BadArgument`` if no visible block
-    ends there, ``Damaged`` if the blocks cannot be read."""
+    """Finds the positions of the blocks after ``matchpoint``; the log is read window by window. Raises ``BadArgument``
+    if no visible block ends at the matchpoint. Raises ``Damaged`` if the blocks cannot be read."""
     span = view.range
     if matchpoint >= span.last:
         return Abandoned(matchpoint, NULL_VLSN, NULL_LSN, [])

@@ -1,4 +1,5 @@
-"""A cleaning's survey: the sizes and ages of segments, and which of them retention wants removed."""
+"""The survey before a cleaning: it finds the sizes and ages of the segments, and which segments retention wants to
+remove."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from vlsn.write.log_view import LogView
 from vlsn.write.placement import Placement
 
 _EMPTY_SINCE_US = 1
-"""A segment without an entry counts as older than any other."""
+"""The time used for a segment without an entry, so that the segment counts as older than any other."""
 
 
 @dataclass(slots=True)
@@ -34,7 +35,8 @@ class Surveyed:
 
 
 class Survey:
-    """Surveys one open log repeatedly. Remembers headers, and how far its clock is believed."""
+    """Surveys the segments of one open log again and again. A ``Survey`` remembers the header pages of segments that it
+    has read, and how far it may believe this node's clock."""
 
     def __init__(
         self, view: LogView, placement: Placement, space: FreeSpace, clock: Clock, *, segment_bytes: int
@@ -49,21 +51,24 @@ class Survey:
         self._allowance = Allowance()
 
     def job(self, retention: Retention, *, clocks_agree: bool) -> Callable[[], Surveyed]:
-        """Returns the survey, which must run on the keeper's thread; it raises ``Damaged``, ``OSError`` there."""
+        """Returns the survey as a function, which must run on the keeper's thread (the log's background thread). The
+        function raises ``Damaged`` or ``OSError``."""
         numbers = list(self._view.segments())
         ahead = sum(self._segment_bytes for number in self._placement.active_files() if number not in numbers)
         belief = self._belief(retention.age_s, numbers, clocks_agree)
         return partial(self._look, retention, numbers, ahead, belief)
 
     def took(self, surveyed: Surveyed, chosen: Plan) -> None:
-        """Reduces the allowance for segments that ``chosen`` removes on the word of this node's clock alone."""
+        """Reduces the number of segments that may still be removed by this node's clock alone. ``chosen`` is the plan
+        of a cleaning, and may remove such segments."""
         self._allowance.took(max(0, sum(fate.reason == "age" for fate in chosen.going) - surveyed.aged.shown))
 
     def forget_before(self, number: int) -> None:
         self._catalogue.forget_before(number)
 
     def _belief(self, age_s: float, numbers: list[int], clocks_agree: bool) -> Belief | None:
-        """Returns None if age is believed, or not used."""
+        """Returns how far this node's clock is believed. Returns None if the clock is believed entirely, or if age is
+        not used."""
         now_s = self._clock.monotonic_s()
         if not age_s:
             return None
@@ -84,13 +89,13 @@ class Survey:
             reader.close()
         try:
             cramped = self._view.disk.free_bytes(self._view.directory) < STATE_FREE_BYTES_MIN
-        except OSError:  # ``FreeSpace`` reports it
+        except OSError:  # ``FreeSpace`` reports this error
             cramped = self._space.cramped
         return Surveyed(segments, found, aged, total, cramped)
 
     def _sealed_us(self, reader: LogReader, segment: Segment) -> int:
-        """Returns when the last entry up to this segment's end was sealed, by the master's clock, or 0 if that is
-        unknown."""
+        """Returns the time at which the last entry up to this segment's end was sealed, by the master's clock. Returns
+        0 if that time is unknown."""
         view = self._view
         if segment.last < view.range.first:
             return _EMPTY_SINCE_US
@@ -101,7 +106,8 @@ class Survey:
 
 
 class Catalogue:
-    """The header pages of a log's segments. Each is read once, because an ACTIVE one never changes."""
+    """The header pages of a log's segments. Each header page is read once, because that of an ACTIVE segment never
+    changes."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
@@ -109,8 +115,8 @@ class Catalogue:
         self._headers: dict[int, SegmentHeader] = {}
 
     def segments(self, numbers: Iterable[int]) -> tuple[list[Segment], int]:
-        """Returns all segments of ``numbers`` (ascending) except the last, and the bytes of the last one. Raises
-        ``Damaged``."""
+        """Returns all segments of ``numbers`` (ascending) except the last segment, and the bytes of the last segment.
+        Raises ``Damaged``."""
         headers = [self._header(number) for number in numbers]
         found = []
         for header, following in pairwise(headers):
@@ -133,12 +139,13 @@ class Catalogue:
 
 
 def bytes_from(segments: list[Segment], total_bytes: int, vlsn: Vlsn) -> int:
-    """Returns how many of ``total_bytes`` are in the segment of ``vlsn`` and after it."""
+    """Returns how many of ``total_bytes`` are in the segment that contains ``vlsn``, and in the segments after it."""
     return total_bytes - sum(segment.bytes for segment in segments if segment.last < vlsn)
 
 
 def sealed_us(reader: LogReader, vlsn: Vlsn, start: Lsn, upto: Vlsn) -> int:
-    """Returns the clock of the block that contains ``vlsn``, µs since the epoch, or 0 if it cannot be read."""
+    """Returns the time at which the block that contains ``vlsn`` was sealed, in µs since the epoch. Returns 0 if the
+    block cannot be read."""
     try:
         run = reader.blocks(vlsn, start=start, upto_vlsn=upto, bytes_max=1)
     except Damaged:

@@ -1,12 +1,13 @@
-"""The write cycle: the writer gets one group at a time, and items that arrive meanwhile form the next one.
+"""The write cycle. The writer's thread gets one group (the blocks of one write and sync) at a time. Items that are
+queued meanwhile form the next group.
 
     queue ─► gather, under the latch: VLSNs, seal, place ─► writer: write, fdatasync ─► index put, ring, callers
       ▲                                                                                       │
       └───────────────────────────────── the next group ──────────────────────────────────────┘
 
-A quiet log seals small blocks and a busy one large ones, without a timer. As many waiting items become a group as
-certainly fit (``Placement.fits``). A sealed block is never unsealed, so between sealing and the writer only the disk
-may fail. On the owner's thread, under the log latch.
+A quiet log seals small blocks and a busy one large ones, without a timer. A group consists of as many waiting items as
+certainly fit the segments (``Placement.fits``). A sealed block is never unsealed, so once a block is sealed, only the
+disk may fail. The cycle runs on the owner's thread (``seams.Worker``), under the log's latch.
 """
 
 from __future__ import annotations
@@ -51,24 +52,26 @@ from vlsn.write.replacer import Replacer
 
 
 class LogListener:
-    """The listener of a log. Each method is called on the owner's thread; here they do nothing."""
+    """The interface of a log's listener. Each method is called on the owner's thread; in this class the methods do
+    nothing."""
 
     def sealed(self, pendings: list[Pending]) -> None:
-        """Is called when these appends have their VLSNs, in order, and before they go to the writer."""
+        """Is called when the appends ``pendings`` have their VLSNs, in order, before the writer's thread gets them."""
         raise AssertionError(f"{type(self).__name__} appends nothing")
 
     def handed_over(self) -> None:
-        """Is called when a group is in the ring, just before the writer gets it."""
+        """Is called when a group's blocks are in the ring, just before the writer's thread gets the group."""
 
     def written(self, last_vlsn: Vlsn) -> None:
-        """Is called when everything up to ``last_vlsn`` is written here, unless the same step syncs it."""
+        """Is called when everything up to ``last_vlsn`` is written here. ``written`` is not called if the same step
+        syncs everything."""
 
     def synced(self, last_vlsn: Vlsn) -> None:
-        """Is called when everything up to ``last_vlsn`` is synced here, indexed and readable."""
+        """Is called when everything up to ``last_vlsn`` is synced here, is in the index, and can be read."""
 
 
 class WriteCycle:
-    """Gathers groups, has them written, and reports the result."""
+    """Gathers groups of blocks, has the writer's thread write them, and reports the result."""
 
     def __init__(
         self,
@@ -83,24 +86,25 @@ class WriteCycle:
         listener: LogListener,
         by_writer: bool,
     ) -> None:
-        """``by_writer`` is as in ``LocalLog``."""
+        """``by_writer`` has the same meaning as in ``LocalLog``."""
         self.queue = Queue()
         self.term = NULL_TERM
         """The term in which appends are sealed; 0 while none are accepted."""
         self.taken: list[Pending] = []
-        """Appends that left the queue and are not sealed yet. If sealing fails, they are refused like those in the
-        queue."""
+        """Appends that were taken from the queue and are not sealed yet. If sealing fails, these appends are refused,
+        as are the appends in the queue."""
         self.checkpoint_due: Callable[[], None] = lambda: None
-        """Is called after each group while ``uncovered_bytes`` are at or past the option ``checkpoint_bytes``."""
+        """A function that is called after each group while ``uncovered_bytes`` is at least the option
+        ``checkpoint_bytes``."""
         self.uncovered_bytes = 0
         """The bytes written since the last checkpoint began."""
         self.group: Group | None = None
-        """The group that the writer has."""
+        """The group that the writer's thread has now; None if the thread has no group."""
         self.handed_over_s = 0.0
-        """The time at which the writer got ``group``."""
+        """The time at which the writer's thread got ``group``."""
         self.unsynced_since: float | None = None
-        """The time of the oldest group that was written without a sync, or None if there is none, or its sync was
-        requested."""
+        """The time of the oldest group that was written without a sync. None if no group is unsynced, or if its sync
+        was requested already."""
         self.slow_syncs = SlowSyncs()
         self._placement = placement
         self._replacer = replacer
@@ -114,19 +118,19 @@ class WriteCycle:
         self._clock = life.clock
         self._stats = stats
         self.listener = listener
-        """The part of the log's owner that currently listens to it."""
+        """The part of a node that currently receives this log's events."""
         self._by_writer = by_writer
         self._gathering = False
         self._asked = False
 
     @property
     def idle(self) -> bool:
-        """True if the writer has no group, and is about to get none."""
+        """True if the writer's thread has no group and is not about to get one."""
         return self.group is None and not self._asked
 
     @property
     def writing_s(self) -> float:
-        """Seconds for which the writer has been busy with its group, or 0 if it is free."""
+        """The seconds for which the writer's thread has been busy with its group; 0 if it has none."""
         return self._clock.monotonic_s() - self.handed_over_s if self.group is not None else 0.0
 
     # Items for the queue.
@@ -138,37 +142,39 @@ class WriteCycle:
         done: Callable[[Lsn], None],
         refused: Callable[[VlsnLogError], None] | None = None,
     ) -> None:
-        """Queues a local frame. ``done`` receives its LSN once it is synced. Without room for another segment the frame
-        waits, unless there is a ``refused``, which is called then. Raises ``LogFailed``, ``LogClosed``."""
+        """Queues a local frame (a checkpoint's or rollback's record). ``done`` receives the frame's LSN once the frame
+        is synced. If there is no room for another segment, the frame waits; but if ``refused`` is set, it is called
+        with the error. Raises ``LogFailed`` or ``LogClosed``."""
         self._life.check_open()
         self.queue.push(LocalRecord(kind, payload, done, refused))
         self.ask()
 
     def rotate(self, reason: str, done: Callable[[int], None] = lambda _: None) -> None:
-        """Sends the next frame to a new segment; ``done`` receives the segment's number. An empty segment is not
-        rolled, nor is any while there is no room for another: then ``done`` receives the current number. Raises
-        ``LogFailed``, ``LogClosed``."""
+        """Directs the next frame to a new segment. ``done`` receives that segment's number. An empty segment stays in
+        use, and so does the current segment while there is no room for another; ``done`` then receives the current
+        number. Raises ``LogFailed`` or ``LogClosed``."""
         self._life.check_open()
         self.queue.push(Roll(reason, done))
         self.ask()
 
     def drain(self, done: Callable[[], None]) -> None:
-        """Calls ``done`` once everything queued before is synced."""
+        """Calls ``done`` once everything that was queued before this call is synced."""
         self.queue.push(Barrier(done))
         self.ask()
 
     def stop_sealing(self, error: VlsnLogError) -> None:
-        """Refuses unsealed appends with ``error``; the writer still writes sealed ones."""
+        """Refuses the appends that are not sealed yet with ``error``. The writer's thread still writes the sealed
+        blocks."""
         with self._life.latch:
             self.term = NULL_TERM
             refused = self.queue.take_appends()
         for pending in refused:
             pending.refused(error)
 
-    # The next group for the writer.
+    # The next group for the writer's thread.
 
     def gather(self) -> Group | None:
-        """Gathers the next group. Returns None if there is nothing to write, or no room yet."""
+        """Gathers the next group. Returns None if there is nothing to write, or no room for it yet."""
         placement, items = self._placement, self.queue.items
         group = placement.group()
         while items and group.bytes < self._options.group_bytes_max:
@@ -184,14 +190,14 @@ class WriteCycle:
         if group.bytes or group.after:
             return group
         if items and placement.unsynced_bytes:
-            group.sync = True  # the next item does not fit in addition to the unsynced bytes
+            group.sync = True  # the next item does not fit beside the unsynced bytes
             return group
         if items and (refusal := placement.refusal) is not None:
             self._refuse_for_space(group, refusal)
         return group if group.after else None
 
     def _gather_other(self, group: Group, item: LocalEntries | ReplicaRun | LocalRecord | Roll | Barrier) -> bool:
-        """Adds ``item`` to the group. Returns True if all of it had room."""
+        """Adds ``item`` to the group. Returns True if there was room for all of the item."""
         placement = self._placement
         if isinstance(item, ReplicaRun):
             group.sync |= item.sync
@@ -222,7 +228,7 @@ class WriteCycle:
         return bool(taken)
 
     def _take_appends(self, group: Group, limit: int) -> list[Pending]:
-        """Takes the next appends, as many as fit; at least one, whatever the ``limit``."""
+        """Takes as many of the next appends as fit. At least one append is taken, whatever the ``limit``."""
         queue, placement = self.queue, self._placement
         if queue.only_appends and queue.bytes <= limit and placement.fits(group, queue.bytes, several=True):
             self.taken = queue.take_all()
@@ -296,14 +302,15 @@ class WriteCycle:
                 else:
                     self._history.txn_ends.append(each.txn_end)
                 group.txn_end = each.txn_end
-            if each.data[FLAGS_AT] & PRODUCERS:  # after the settings that the block may set for producers
+            if each.data[FLAGS_AT] & PRODUCERS:  # settings in the same block apply before its producers are noted
                 self._history.note_submissions(producers(each.data, decode_header(each.data)))
         self._history.note_term(term, sealed[0].first_vlsn, sealed[-1].last_vlsn)
         self._ring.extend([each.data for each in sealed], [each.last_vlsn for each in sealed])
         self._view.allocated = sealed[-1].last_vlsn
 
     def _gather_run(self, group: Group, item: ReplicaRun) -> bool:
-        """Places blocks of a replica's run until one does not fit. Returns True when all of them are placed."""
+        """Places the blocks of a replica's run until one block does not fit. Returns True when all blocks are
+        placed."""
         run, placement = item.run, self._placement
         blocks = run.blocks
         assert run.firsts[item.at] == self._view.next_vlsn, (run.firsts[item.at], self._view.next_vlsn)
@@ -329,7 +336,7 @@ class WriteCycle:
 
     def _gather_roll(self, group: Group, item: Roll) -> bool:
         placement = self._placement
-        if not placement.empty and placement.refusal is None:  # a roll does not wait until there is room
+        if not placement.empty and placement.refusal is None:  # a change of segment does not wait until there is room
             if not placement.can_roll:
                 return False
             placement.roll(group, item.reason)
@@ -338,10 +345,10 @@ class WriteCycle:
         return True
 
     def _refuse_for_space(self, group: Group, refusal: NoSpace) -> None:
-        """Refuses the waiting runs, checkpoints and appends. Appends whose callers know their VLSNs, and all items
-        before them, wait for space."""
+        """Refuses the waiting runs of blocks, checkpoints and appends. Appends whose callers know their VLSNs already
+        are not refused; they wait for space, and so do all items before them."""
         for run in self.queue.take_runs():
-            run.done(refusal)  # now, so that no later run follows it
+            run.done(refusal)  # refuse it now, so that no later run of blocks follows it
         refused = [*self.queue.take_refusable(), *[pending.refused for pending in self.queue.take_back()]]
 
         def tell() -> None:
@@ -352,7 +359,8 @@ class WriteCycle:
             group.after.append(tell)
 
     def ask(self) -> None:
-        """Requests a ``pump``, because a new item may wait. If ``by_writer`` is set, the writer's thread runs it."""
+        """Requests a ``pump``, because a new item may wait in the queue. If ``by_writer`` is set, the writer's thread
+        runs the pump."""
         if not self._by_writer:
             self.pump()
             return
@@ -368,7 +376,7 @@ class WriteCycle:
             self.pump()
 
     def pump(self, *, flush: bool = False) -> None:
-        """Hands the next group to the writer, if the writer is free and an item must not wait longer."""
+        """Gives the next group to the writer's thread, if that thread is free and an item must not wait longer."""
         life, queue = self._life, self.queue
         if not queue.items:
             return
@@ -380,7 +388,8 @@ class WriteCycle:
             self._gathering = True
             try:
                 group, now = self.gather(), self._clock.monotonic_s()
-            except BaseException as error:  # its sealed blocks have VLSNs but no position: nothing may follow them
+            # the group's sealed blocks have VLSNs but no position, so nothing may follow them
+            except BaseException as error:
                 life.fail(f"the next group could not be made: {error!r}", error)
                 raise
             finally:
@@ -391,23 +400,24 @@ class WriteCycle:
             self.handed_over_s = now
             self._stats.unacked += group.entries
         try:
-            if group.firsts:  # before the writer wakes and takes the interpreter's lock from the feeders
+            # the feeders send the group before the writer's thread wakes and acquires the interpreter's lock
+            if group.firsts:
                 self.listener.handed_over()
         finally:
             written, failed = partial(self._written, group), partial(self._write_failed, group)
             self._writer.submit(partial(self._write, group), written, failed)
 
     def _write(self, group: Group) -> float:
-        """Writes on the writer's thread. Returns the seconds that it took."""
+        """Writes a group on the writer's thread. Returns the seconds that the write and sync took."""
         clock = self._clock
         began = clock.monotonic_s()
         group.write()
         return clock.monotonic_s() - began
 
-    # After the write.
+    # After a write.
 
     def written(self, group: Group, seconds: float) -> None:
-        """Ends ``group``, which the writer, or the replacer in its place, has finished."""
+        """Finishes ``group`` after the writer's thread, or the replacer in its place, has written it."""
         with self._life.latch:
             self.group = None
             synced = group.sync or len(group.chunks) > 1
@@ -418,7 +428,7 @@ class WriteCycle:
                 self._index.put_run(group.firsts, group.lasts, group.lsns, group.clocks)
                 if group.txn_end:
                     self._index.note_txn_end(group.txn_end)
-            if synced:  # all that was put into the index is on the medium
+            if synced:  # everything that is in the index is now on the medium
                 self.unsynced_since = None
                 span = self._index.range
                 if span.last > span.last_sync:
@@ -462,8 +472,8 @@ class WriteCycle:
 
     @contextmanager
     def _ends_the_log(self) -> Iterator[None]:
-        """Ends the log after any failure between the writer and the waiting callers, who would otherwise wait for
-        ever."""
+        """Makes the log fail if anything fails between the writer's thread and the waiting callers. If the log did not
+        fail, the callers would wait for ever."""
         try:
             yield
         except BaseException as error:
@@ -472,17 +482,17 @@ class WriteCycle:
 
 
 class SlowSyncs:
-    """Decides when to leave the current segment: after one sync that stalled, or a hundred slow ones within a minute.
-    The window slides, so slow syncs long ago and a single one now do not count together.
-    Source: HBase (HBASE-22301; ``hbase.regionserver.wal.slowsync.*``)."""
+    """Decides when slow syncs are a reason to leave the current segment: after one sync that stalled, or after a
+    hundred slow syncs within a minute. The minute is a sliding window, so slow syncs long ago are not counted together
+    with a new one. Source: HBase (HBASE-22301; ``hbase.regionserver.wal.slowsync.*``)."""
 
     def __init__(self) -> None:
         self.total = 0
         self._ends: deque[float] = deque(maxlen=SLOW_SYNCS_MAX)
 
     def should_roll(self, seconds: float, now: float) -> bool:
-        """Counts a write and sync that took ``seconds`` and ended at ``now`` (monotonic, s). Returns whether to
-        roll."""
+        """Counts a write and sync that took ``seconds`` and ended at ``now`` (monotonic, in seconds). Returns whether
+        the log should change to a new segment."""
         if seconds <= SLOW_SYNC_S:
             return False
         self.total += 1

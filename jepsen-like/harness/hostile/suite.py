@@ -54,9 +54,8 @@ async def run_kind(
     row = Row(kind.name)
     network = AiohttpNetwork()
     try:
-        made = prepare(
-            directory, network, nodes=NODES, base_port=free_base_port(NODES), settings={**SETTINGS, **kind.settings}
-        )
+        settings = {"anonymous": "all", **SETTINGS, **kind.settings}
+        made = prepare(directory, network, nodes=NODES, base_port=free_base_port(NODES), settings=settings)
         with ending_with(made) as cluster:
             for node in cluster.nodes:
                 node.start()

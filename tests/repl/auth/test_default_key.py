@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from repl.auth import group_key
-from repl.auth.default_key import is_loopback, with_key
+from repl.auth.addresses import is_loopback
+from repl.auth.default_key import anonymous_of, with_key
 from repl.config import NodeConfig
 from tests.fakes.disk import FakeDisk
 from tests.fakes.random import SeededRandom
@@ -72,3 +73,20 @@ def test_without_a_home_the_command_that_makes_a_key_is_named() -> None:
 )  # fmt: skip
 def test_loopback_is_known_by_its_addresses(host: str, local: bool) -> None:
     assert is_loopback(host) is local
+
+
+@pytest.mark.parametrize(
+    ("host", "settings", "expected"),
+    [
+        ("127.0.0.1", {"group_key": Path("/k")}, "append"),
+        ("127.0.0.1", {}, "all"),
+        ("10.0.0.1", {"group_key": Path("/k")}, "all"),
+        ("127.0.0.1", {"group_key": Path("/k"), "anonymous": "all"}, "all"),
+        ("127.0.0.1", {"group_key": Path("/k"), "anonymous": "none"}, "none"),
+        ("10.0.0.1", {"anonymous": "append"}, "append"),
+    ],
+)
+def test_calls_without_a_token_may_not_administer_a_group_on_loopback_that_has_a_key(
+    host: str, settings: dict[str, Any], expected: str
+) -> None:
+    assert anonymous_of(config(host, **settings)) == expected

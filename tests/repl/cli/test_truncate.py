@@ -54,7 +54,7 @@ def test_it_shows_first_and_cuts_only_with_yes(directory: Path, capsys: pytest.C
 
 
 def test_what_cannot_be_is_refused_in_one_line(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for after, said in ((12, "it holds VLSN 1 to 11"), (4, "lies inside a block of VLSN 4 to 5; cut after 3 or 5")):
+    for after, said in ((12, "it holds VLSN 1 to 11"), (4, "is inside a block of VLSN 4 to 5; cut after 3 or 5")):
         status, _, err = run(capsys, "truncate", directory, "--after", after, "--yes")
         assert (status, err.count("\n")) == (2, 1)
         assert said in err

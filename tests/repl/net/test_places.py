@@ -121,6 +121,19 @@ async def test_members_operators_and_health_checks_get_through_when_all_others_a
         wire.writer.close()
 
 
+async def test_a_stranger_to_the_path_of_members_gets_no_kept_place(listener: HttpListener) -> None:
+    listener._keeps = lambda request: request.headers.get("X-Signed") == "yes"
+    busy = await opened(listener, STRANGERS, WAITING)
+    await until(lambda: _busy(listener) == STRANGERS)
+    head = b"POST /v1/peer/hello HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n"
+    for signed, refused in ((b"", True), (b"X-Signed: yes\r\n", False)):
+        async with await Wire.open(listener.url) as wire:
+            await wire.send(head + signed + b"\r\n")
+            assert ((await wire.answer())[0] == 429) is refused
+    for wire in busy:
+        wire.writer.close()
+
+
 async def test_silence_does_not_take_the_kept_places_either(listener: HttpListener) -> None:
     busy = await opened(listener, STRANGERS, WAITING)
     await until(lambda: _busy(listener) == STRANGERS)

@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from repl.auth import group_key
 from repl.auth.roles import TOKEN_ROLES, Role
+from repl.auth.sessions import CLI
+from repl.auth.signatures import HEADER, NO_SESSION, Signer, digest, sign_call
 from repl.auth.tokens import Secret, TokenRecord, new_secret
 from repl.destinations.consume_messages import CREDIT, head
 from repl.node.access import UNAUTHORIZED, Access
@@ -19,7 +22,7 @@ from repl.web.types import Headers, Piece, Request, Response, Upgrade
 from tests.fakes.random import SeededRandom
 from tests.repl.auth.test_roles import table
 from tests.repl.lead.test_produce_ws import message
-from tests.repl.web.calls import JSON, OCTETS, call, json, refused, request
+from tests.repl.web.calls import JSON, OCTETS, UnreadableBody, call, json, refused, request
 from tests.repl.web.channels import MemoryChannel, pair
 from tests.repl.web.one_node import OneNode, follower, started
 from vlsn.errors import ChannelClosed
@@ -340,3 +343,71 @@ async def test_a_call_whose_body_comes_after_the_end_of_its_token_changes_nothin
     assert isinstance(answer, Response)
     refused(answer, 401, "unauthorized")
     assert not node.asked
+
+
+async def test_what_a_dropped_key_has_signed_ends() -> None:
+    """A key may do everything, on any route, until the node's file no longer has it."""
+    node = await started(keyed=True, anonymous="none")
+    gateway, keys = Gateway(node.services), node.member.keyring.keys
+    assert keys is not None
+
+    def signed(target: str, session: str, n: int) -> str:
+        by = Signer(sender=CLI, to="n1:7701", process="00000000000000ff", session=session, n=n)
+        return sign_call(keys.signing, by, group="sim", method="GET", target=target, body=digest(b"")).header()
+
+    session = json(await call(gateway, "GET", "/v1/status", {HEADER: signed("/v1/status", NO_SESSION, 1)}))["session"]
+    assert (await call(gateway, "GET", "/v1/status", {HEADER: signed("/v1/status", session, 1)})).status == 200
+    sent = request("GET", "/v1/entries", {HEADER: signed("/v1/entries", session, 2)})
+    assert gateway.quick(sent) is None, "a head that is signed counts once"
+    upgrade = await gateway.handle(request("GET", "/v1/produce", UPGRADE | {HEADER: signed("/v1/produce", session, 3)}))
+    assert isinstance(upgrade, Upgrade)
+    ours, theirs = pair()
+    serving = asyncio.ensure_future(upgrade.run(theirs))
+    await asyncio.sleep(0.01)
+    node.member.keyring.keys = (
+        keys.with_key(other := group_key.new_key(SeededRandom(9), "new"))
+        .signing_with(other.id)
+        .without(keys.signing.id)
+    )
+    assert await until_gone(ours) == UNAUTHORIZED
+    await asyncio.wait_for(serving, 10)
+    await ours.close()
+    refused(await call(gateway, "GET", "/v1/status", {HEADER: signed("/v1/status", session, 4)}), 401, "unauthorized")
+    await node.stop()
+
+
+async def test_the_kept_places_are_for_members_operators_and_health_checks() -> None:
+    node = await started(keyed=True, anonymous="none")
+    gateway, keys = Gateway(node.services), node.member.keyring.keys
+    assert keys is not None
+
+    def hello(key: group_key.Key, body: bytes = b"{}") -> Request:
+        by = Signer(sender="n2", to="n1", process="00000000000000ff", session=NO_SESSION, n=1)
+        path = "/v1/peer/hello"
+        head = sign_call(key, by, group="sim", method="POST", target=path, body=digest(b"{}")).header()
+        return request("POST", path, {**JSON, HEADER: head}, body)
+
+    assert gateway.keeps(hello(keys.signing))
+    assert not gateway.keeps(hello(group_key.new_key(SeededRandom(9), keys.signing.id)))
+    refused(await call(gateway, "POST", "/v1/peer/vote", JSON, UnreadableBody(1_000)), 401, "unauthorized")
+    other_body = await gateway.handle(hello(keys.signing, b'{"sender":"n3"}'))
+    assert isinstance(other_body, Response)
+    assert "another body" in refused(other_body, 401, "unauthorized")["detail"]
+    for path in ("/healthz", "/readyz", "/metrics"):
+        assert gateway.keeps(request("GET", path))
+    for method, path in (
+        *(("POST", "/v1/peer/vote"), ("GET", "/v1/feed"), ("POST", "/v1/admin/rotate"), ("PUT", "/v1/admin/rotate")),
+        *(("POST", "/v1/admin/none"), ("POST", "/v1/entries"), ("GET", "/v1/status")),
+    ):
+        assert not gateway.keeps(request(method, path, JSON)), path
+    await made(node, SECRETS[0], "admin")
+    await made(node, SECRETS[1], "read")
+    assert gateway.keeps(request("POST", "/v1/admin/rotate", bearing(SECRETS[0])))
+    assert not gateway.keeps(request("POST", "/v1/admin/rotate", bearing(SECRETS[1])))
+    assert not gateway.keeps(request("POST", "/v1/entries", bearing(SECRETS[0])))
+
+
+async def test_members_of_a_group_without_a_key_have_the_kept_places() -> None:
+    gateway = Gateway((await started(keyed=False)).services)
+    assert gateway.keeps(request("POST", "/v1/peer/hello", JSON)) and gateway.keeps(request("GET", "/v1/feed"))
+    assert gateway.keeps(request("POST", "/v1/admin/rotate", JSON)), "anybody may give orders there"

@@ -37,7 +37,8 @@ def running(directory: Path, **settings: str | int | float) -> Iterator[Group]:
 @contextmanager
 def alone(directory: Path, count: int, **settings: object) -> Iterator[Node]:
     """A group of one node, with so many entries."""
-    cluster = prepare(directory, AiohttpNetwork(), nodes=1, base_port=free_base_port(), settings=settings)
+    given = {"anonymous": "all", **settings}
+    cluster = prepare(directory, AiohttpNetwork(), nodes=1, base_port=free_base_port(), settings=given)
     (node,) = cluster.nodes
     try:
         node.start()

@@ -81,7 +81,7 @@ SAID = {
     "empty": r"no segments \(\*\.vlog\) that can be read; name a node's directory|holds no log; name the directory of",
     "a file": "Not a directory|is no directory|is a file",
     "no log": "no segments .* that can be read|node.id: No such file or directory",
-    "half restored": "a network restore of .* has begun; its node goes on with it when it is started",
+    "half restored": "a network restore of .* has begun; its node continues the restore when it is started",
     "unreadable": "is a directory where a regular file belongs: put it away",
     "a FIFO": "is a FIFO where a regular file belongs: put it away",
 }

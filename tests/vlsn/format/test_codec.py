@@ -63,10 +63,10 @@ def test_text_is_str_and_nothing_else(value: object) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"NaN", b"[Infinity]", b"{", b"\xff", b"1 2", b"[" * 100_000])
 def test_an_entry_that_is_no_json_is_named(data: bytes) -> None:
-    with pytest.raises(ValueError, match="VLSN 7 is no JSON"):
+    with pytest.raises(ValueError, match="VLSN 7 is not JSON"):
         entry(data).json()
 
 
 def test_an_entry_that_is_no_text_is_named() -> None:
-    with pytest.raises(ValueError, match="VLSN 7 is no text"):
+    with pytest.raises(ValueError, match="VLSN 7 is not text"):
         entry(b"\xff").text()

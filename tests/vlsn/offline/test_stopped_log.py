@@ -71,7 +71,7 @@ def test_damage_ends_it_with_the_place_to_go_on_from(tmp_path: Path) -> None:
     copy.flip(501, 130)
     found: list[int] = []
     reading = opened(copy.path).entries()
-    with pytest.raises(Damaged, match=r"VLSN 501 to 505 cannot be read; go on with --from 506") as caught:
+    with pytest.raises(Damaged, match=r"VLSN 501 to 505 cannot be read; continue with --from 506") as caught:
         found.extend(entry.vlsn for some in reading for entry in some)
     assert (found, caught.value.vlsn) == (list(range(1, 501)), 501)
     assert [entry.vlsn for entry in read(copy.path, 506)] == list(range(506, 3001))
@@ -85,7 +85,7 @@ def test_a_segment_that_is_gone_is_damage_and_no_gap(tmp_path: Path) -> None:
     segments = sorted(copy.path.glob("*.vlog"))
     assert len(segments) > 3
     segments[1].unlink()
-    with pytest.raises(Damaged, match="go on with --from"):
+    with pytest.raises(Damaged, match="continue with --from"):
         read(copy.path)
 
 

@@ -119,7 +119,7 @@ def with_less_than_the_log(machine: Machine, images: list[Contents]) -> None:
         (unfinished, "of checkpoint"),
         (of_another_store, "of the store"),
         (of_another_time, "is not at"),
-        (with_less_than_the_log, "the log goes on after"),
+        (with_less_than_the_log, "the log continues after"),
     ],
     ids=lambda spoil: getattr(spoil, "__name__", ""),
 )

@@ -523,7 +523,7 @@ def test_what_the_disk_gives_again_is_not_replaced() -> None:
     wound = story.wound(number)
     assert wound is not None
     story.disk.mend()
-    with pytest.raises(OSError, match="reads otherwise"):
+    with pytest.raises(OSError, match="reads differently"):
         story.mend(story.filled(wound))
     assert story.disk.content(story.path(number)) == before
     assert story.wound(number) is None

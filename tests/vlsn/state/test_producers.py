@@ -457,7 +457,7 @@ def test_a_table_that_is_no_better_or_of_another_vlsn_than_it_says_is_not_taken(
         lacking.check_fill(Producers(lacking.snapshot(Vlsn(6))(), LIMITS), Vlsn(6))
     one_more = (1, 0, 2, 1, 4, 1, 5, 1, 1, 3, 0, 1, 6, 6, 1, 4, 0, 1, 7, 7, 1)
     for later in (ProducersRecord(0, lives(*one_more)), ProducersRecord(7, good.lives)):
-        with pytest.raises(ValueError, match="as of VLSN 6 that were heard of later"):
+        with pytest.raises(ValueError, match="as of VLSN 6 that submitted later"):
             lacking.check_fill(Producers(later, LIMITS), Vlsn(6))
     lacking.settle(Vlsn(6))
     with pytest.raises(ValueError, match="exact from 6"):

@@ -154,7 +154,7 @@ def test_local_records_say_what_is_in_them_and_damage_says_why() -> None:
     built.write()
     why = {row.offset: row.detail for row in dumped(built) if row.damaged}
     assert why[built.frames[1].offset] == "the frame's bytes do not match its checksum"
-    assert why[built.frames[4].offset] == f"no whole frame in {built.frames[4].size} bytes that had been synced"
+    assert why[built.frames[4].offset] == f"no valid frame in {built.frames[4].size} bytes that were synced"
 
 
 def test_a_torn_tail_is_shown_with_all_and_is_no_damage() -> None:

@@ -520,7 +520,7 @@ def test_bytes_that_the_disk_does_not_give_are_a_finding(victim: int, synced: bo
     assert any(row[0] == "frame-header" or row[0] == "frame-crc" for row in rows(report)) == synced
     every = list(dump_rows(disk, FakeStores(), "/d", DumpFilter(all=True)))
     assert (file, page, "UNREADABLE", True) in [(row.file, row.offset, row.kind, row.damaged) for row in every]
-    assert any("the disk does not give" in row.detail for row in every)
+    assert any("the disk cannot read" in row.detail for row in every)
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])

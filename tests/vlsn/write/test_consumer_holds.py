@@ -84,7 +84,7 @@ def test_one_that_lies_too_far_behind_is_dropped_and_told() -> None:
 def test_a_table_that_was_lost_keeps_the_whole_log() -> None:
     _, opened = held()
     opened.log.view.history.small.lose_before(Vlsn(2))
-    assert clean(opened).blocked[0].blocked_by[0] == "consumers that are not known yet"
+    assert clean(opened).blocked[0].blocked_by[0] == "consumers whose positions are not known yet"
 
 
 def test_the_forecast_of_a_stopped_log_names_its_consumers() -> None:

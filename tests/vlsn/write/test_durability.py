@@ -236,7 +236,7 @@ def test_embedded_intervals_run_by_themselves(tmp_path: Path) -> None:
         assert [entry.value for entry in log.read()] == [b"a", b"b", b"c"]
         fourth, _ = log.append(b"d", durability=Durability.NO_SYNC)
         assert log.sync() == fourth
-        with pytest.raises(BadArgument, match="not given yet"):
+        with pytest.raises(BadArgument, match="not assigned yet"):
             log.sync(fourth + 1)
 
 

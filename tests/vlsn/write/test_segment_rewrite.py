@@ -291,7 +291,7 @@ def test_rot_in_what_was_written_again_is_damage_where_state_says_that_it_was_sy
     content = bytearray(machine.disk.content(path))
     content[FIRST_FRAME + 40] ^= 1
     machine.disk.write_content(path, bytes(content))
-    with pytest.raises(Damaged, match=f"had been synced up to VLSN {held.last}"):
+    with pytest.raises(Damaged, match=f"was synced up to VLSN {held.last}"):
         Opened(machine)
 
 
