@@ -22,17 +22,16 @@ def _flag(name: str) -> click.Option:
     text = text[:1].upper() + text[1:]
     if name == "members":
         return click.Option(["--member", "members"], multiple=True, metavar="NAME=URL", help=f"{text}; once for each.")
-    kind = str(each.type)
+    kind, flag = str(each.type), name.replace("_", "-")
     if kind.startswith("Path"):
-        return click.Option([f"--{name}"], type=click.Path(path_type=Path), help=text + ".")
+        return click.Option([f"--{flag}"], type=click.Path(path_type=Path), help=text + ".")
     if kind == "bool":
-        flag = name.replace("_", "-")
         return click.Option([f"--{flag}/--no-{flag}"], default=None, help=f"{text}.  [default: no-{flag}]")
     metavar = "BYTES" if "bytes" in name else {"int": "NUMBER", "float": "SECONDS"}.get(kind, "TEXT")
     shown = "" if not isinstance(each.default, int | float) else f"  [default: {each.default:g}]"
     if isinstance(each.default, int):
         shown = f"  [default: {each.default}]"
-    return click.Option([f"--{name.replace('_', '-')}"], metavar=metavar, help=f"{text}.{shown}")
+    return click.Option([f"--{flag}"], metavar=metavar, help=f"{text}.{shown}")
 
 
 def _run(config_path: Path | None, **flags: Any) -> int:

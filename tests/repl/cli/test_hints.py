@@ -79,7 +79,7 @@ def test_each_command_that_is_printed_runs_as_it_is_printed(tmp_path: Path, monk
 
 def _sample(command: str) -> str:
     """Puts something in the place of what a page leaves open."""
-    command = re.split(r"\s+[#|>&]", command)[0]
+    command = re.split(r"\s+[#|>&]|;", command)[0]
     for name, value in _OPEN.items():
         command = re.sub(rf"(?<![\w-]){name}(?![\w-])", value, command)
     return command
@@ -88,7 +88,7 @@ def _sample(command: str) -> str:
 def shown(page: Path) -> Iterator[str]:
     """Yields the commands of a page: its console lines, and what stands between backticks with arguments."""
     text = page.read_text()
-    yield from re.findall(r"^\$ vlsnlog (.*)$", text, re.MULTILINE)
+    yield from re.findall(r"^\w*\$ vlsnlog (.*)$", text, re.MULTILINE)
     prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     yield from (command for command in _HINT.findall(prose) if re.search(r" --\w|[A-Z]{2}", command))
 
@@ -111,3 +111,19 @@ def test_each_command_on_a_page_runs_once_what_it_leaves_open_is_put_in(
         except (click.UsageError, VlsnLogError, ValueError) as error:
             wrong.append(f"`vlsnlog {command}`: {error}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_options_are_written_with_dashes() -> None:
+    def options(command: click.Command) -> Iterator[str]:
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            for name in command.list_commands(context):
+                within = command.get_command(context, name)
+                assert within is not None
+                yield from options(within)
+        for each in command.params:
+            yield from (f"{command.name} {option}" for option in (*each.opts, *each.secondary_opts) if "-" in option)
+
+    found = list(options(vlsnlog))
+    assert {"node --tls-cert", "node --group-key"} <= set(found)
+    assert [option for option in found if "_" in option] == []
