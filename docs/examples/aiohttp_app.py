@@ -18,7 +18,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 async def log_of(app: web.Application) -> AsyncIterator[None]:
-    """Opens the client on the application's loop, and closes it, flushed, behind the last request."""
+    """Opens the client on the application's event loop, and closes it after the last request."""
     async with connect(os.environ["VLSNLOG_URL"], codec="json", timeout_s=5) as log:
         app[LOG] = log
         yield
@@ -28,12 +28,12 @@ async def log_of(app: web.Application) -> AsyncIterator[None]:
 async def told(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
-    except ValueError as error:  # a body that is no JSON, a number that is none
+    except ValueError as error:  # the body is no JSON, or the VLSN is no number
         return web.json_response({"error": str(error)}, status=400)
     except Trimmed as error:
         return web.json_response({"error": str(error), "first": error.first}, status=410)
     except VlsnLogError as error:
-        # The client has tried until its deadline. Nothing was logged: send it again. Else it may have been: look first.
+        # The client has tried until its deadline. If retry_safe, nothing was logged; else read before sending again.
         said = {"error": str(error), "retry_safe": error.retry_safe}
         return web.json_response(said, status=503 if error.retry_safe else 504)
 
@@ -44,7 +44,7 @@ async def take(request: web.Request) -> web.Response:
 
 
 async def stream(request: web.Request) -> web.StreamResponse:
-    """Server-sent events; a browser that connects again says by itself what it had last."""
+    """Streams entries as server-sent events; a browser that connects again sends the last id that it received."""
     last = int(request.headers.get("Last-Event-ID", "0"))
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
     await response.prepare(request)

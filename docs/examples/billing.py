@@ -1,9 +1,9 @@
-"""A worker that makes an invoice of each order, in the log itself: exactly one, however often it is killed.
+"""A worker that appends exactly one invoice for each order to the log, however often it is killed.
 
     python billing.py http://127.0.0.1:7701,http://127.0.0.1:7702
 
-Its position lies in the log under the name "billing", and is committed in one transaction with the invoices: any worker
-of that name, on any machine, goes on where the last one stopped.
+The worker's position is in the log under the name "billing", and is committed in one transaction with the invoices:
+any worker of that name, on any machine, continues where the last one stopped.
 """
 
 import asyncio
@@ -25,17 +25,17 @@ async def work(urls: str) -> None:
                         continue
                     try:
                         invoice = {"order": entry.vlsn, "customer": entry.json()["customer"]}
-                    except (ValueError, TypeError, KeyError) as fault:  # one bad entry stops nobody
+                    except (ValueError, TypeError, KeyError) as fault:  # one bad entry does not stop the worker
                         print(f"no order: VLSN {entry.vlsn}: {fault!r}", file=sys.stderr)
                         continue
                     async with log.transaction() as txn:
                         await txn.append(invoice, key="invoice")
-                        await txn.commit_position(billing)  # behind this order: with its invoice, or not at all
+                        await txn.commit_position(billing)  # set with this order's invoice, or not at all
             except StaleTerm:
                 print("another worker named billing has taken over", file=sys.stderr)
                 return
             except VlsnLogError as error:
-                # Tried until its deadline. Logged or not, the log says where to go on: the loop begins there again.
+                # The client has tried until its deadline. The loop begins again at the position in the log.
                 print(f"{error}; again in {AGAIN_S} s", file=sys.stderr)
                 await asyncio.sleep(AGAIN_S)
 
@@ -47,7 +47,7 @@ async def main(urls: str) -> None:
     try:
         await work(urls)
     except asyncio.CancelledError:
-        pass  # asked to end: a transaction that was cut off is in the log whole, with its position, or not at all
+        pass  # SIGTERM: a cancelled transaction is in the log with its position, or not at all
 
 
 if __name__ == "__main__":

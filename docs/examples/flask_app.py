@@ -2,7 +2,7 @@
 
     VLSNLOG_URL=http://127.0.0.1:7701,http://127.0.0.1:7702 flask --app flask_app run
 
-One client for all threads of a process: their appends of the same moment go out in one batch.
+All threads of a process share one client, which sends their appends of the same moment in one batch.
 """
 
 import atexit
@@ -20,7 +20,7 @@ _opened: list[SyncClient[Any]] = []
 
 
 def orders() -> SyncClient[Any]:
-    """Returns this process's client, opened at its first request: behind the fork, where a server forks workers."""
+    """Returns this process's client, opened at its first request: after the fork, if a server forks workers."""
     with _opening:
         if not _opened:
             client: SyncClient[Any] = connect_sync(os.environ["VLSNLOG_URL"], codec="json", timeout_s=5)
@@ -55,5 +55,5 @@ def not_json(error: ValueError) -> tuple[Response, int]:
 
 @app.errorhandler(VlsnLogError)
 def not_done(error: VlsnLogError) -> tuple[Response, int]:
-    # The client has tried until its deadline. Nothing was logged: send it again. Else it may have been: look first.
+    # The client has tried until its deadline. If retry_safe, nothing was logged; else read before sending again.
     return jsonify(error=str(error), retry_safe=error.retry_safe), 503 if error.retry_safe else 504

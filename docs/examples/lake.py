@@ -2,7 +2,7 @@
 
     spark-submit lake.py http://127.0.0.1:7701,http://127.0.0.1:7702 /srv/lake
 
-However it ends, started again it goes on behind its last committed batch: each entry is in the lake once.
+However the export ends, its next run continues after the last committed batch: each entry is in the lake once.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""SQL over an export, with DuckDB: whole batches only, in one view.
+"""SQL over an export, with DuckDB: the view shows complete batches only.
 
     python lake_sql.py /srv/lake "select date, count(*) from entries group by date order by date"
 
@@ -13,12 +13,12 @@ import duckdb
 
 
 def committed(lake: Path) -> list[str]:
-    """Returns the files of every batch that is whole."""
+    """Returns the files of every batch that is complete."""
     files: list[str] = []
     for manifest in sorted((lake / "_manifests").glob("*.json")):
         batch = [str(lake / file["name"]) for file in json.loads(manifest.read_text())["files"]]
         if not all(Path(file).exists() for file in batch):
-            break  # committed a moment ago: the export, or its next start, moves them into place
+            break  # a batch committed a moment ago, whose files the export moves into place
         files += batch
     return files
 

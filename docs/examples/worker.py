@@ -2,8 +2,8 @@
 
     python worker.py http://127.0.0.1:7701,http://127.0.0.1:7702 totals.db
 
-Its place in the log is in the database, too, and moves in the transaction that uses what was read: killed at any moment
-and started again, it counts each order once.
+The worker's position in the log is in the database, too, and moves in the transaction that counts the orders: killed at
+any moment and started again, the worker counts each order once.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ create table if not exists refused (vlsn integer primary key, reason text not nu
 
 
 def use(database: sqlite3.Connection, page: Page) -> None:
-    """Counts a page's orders and moves the place past them: both or neither."""
+    """Counts the orders of a page of entries and moves the position past them, in one transaction."""
     with database:
         for entry in page.entries:
             if entry.key != b"order":
@@ -29,7 +29,7 @@ def use(database: sqlite3.Connection, page: Page) -> None:
             try:
                 order = entry.json()
                 added = str(order["customer"]), int(order["cents"])
-            except (ValueError, TypeError, KeyError) as fault:  # one bad entry stops nobody: it is set aside
+            except (ValueError, TypeError, KeyError) as fault:  # one bad entry is set aside
                 database.execute("insert into refused values (?, ?)", (entry.vlsn, repr(fault)))
                 continue
             database.execute(
@@ -41,7 +41,7 @@ def use(database: sqlite3.Connection, page: Page) -> None:
 async def work(urls: str, database: sqlite3.Connection) -> None:
     next_vlsn, term = database.execute("select next_vlsn, term from place").fetchone() or (None, 0)
     async with connect(urls) as log:
-        # The term of the last entry that was used goes along: a log that does not hold that entry says so.
+        # The term of the last counted entry is sent, too: a log without that entry refuses the read.
         async for page in log.tail_pages(next_vlsn, after_term=term or None):
             use(database, page)
 
@@ -53,9 +53,9 @@ async def main(urls: str, path: str) -> int:
     database = sqlite3.connect(path)
     database.executescript(TABLES)
     try:
-        await work(urls, database)  # it survives lost nodes and changes of the master, and goes on for ever
+        await work(urls, database)  # runs for ever, through lost nodes and changes of the master
     except asyncio.CancelledError:
-        return 0  # asked to end, between two pages
+        return 0  # SIGTERM, between two pages of entries
     except Trimmed as gone:
         print(f"orders up to VLSN {gone.first - 1} were cleaned away before they were counted", file=sys.stderr)
     except NotInLog as other:

@@ -1,9 +1,9 @@
-"""A stream from one group into another, each entry once, in the order of its key.
+"""Streams the entries of one group into another, each entry once, the entries of a key in order.
 
     spark-submit copy_stream.py FROM_URL,FROM_URL TO_URL,TO_URL CHECKPOINT [PREFIX]
 
-It goes on where it was, whatever ended it: its place in the first log is in the checkpoint, and what it has written is
-known to the second one under the sink's name.
+The query continues where it was, whatever ended it. Its position in the first log is in the checkpoint, and the second
+log has the progress of its writes under the sink's name.
 """
 
 import sys

@@ -2,7 +2,7 @@
 
     spark-submit join_logs.py ORDERS_URLS PAYMENTS_URLS DIR
 
-Run again it goes on where it ended: entries that still wait for the other side are in the query's checkpoint.
+A second run continues where the first one ended: entries that wait for the other side are in the query's checkpoint.
 """
 
 import sys
@@ -16,7 +16,7 @@ WITHIN = "1 hour"
 
 
 def stream(spark: SparkSession, urls: str, prefix: str, name: str) -> DataFrame:
-    """Returns entries with this key prefix, their columns under a name of their own."""
+    """Returns the entries with this key prefix; their columns begin with `name`."""
     entries = spark.readStream.format("vlsnlog").option("keyPrefix", prefix).load(urls)
     of = f"substring(cast(key as string), {len(prefix) + 1}) as {name}_id"
     renamed = entries.selectExpr(of, f"time as {name}_time", f"vlsn as {name}_vlsn", f"cast(value as string) as {name}")

@@ -123,7 +123,7 @@ def row_of(hunt: Hunt) -> str:
     """Returns ``| bug (source) | seeds | what was violated |``; a block is named without its checksum."""
     said = _BLOCK.sub(r"block (\3, \1)", hunt.said)
     said = said if len(said) <= SAID_MAX else said[:SAID_MAX].rsplit(" ", 1)[0] + " …"
-    return f"| {hunt.bug.what} ({hunt.bug.source}) | {hunt.seed or 'not found'} | `{said}` |"
+    return f"| Bug: {hunt.bug.what} ({hunt.bug.source}) | {hunt.seed or 'not found'} | `{said}` |"
 
 
 def table_of(hunts: list[Hunt]) -> Table:

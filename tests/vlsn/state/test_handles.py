@@ -193,5 +193,5 @@ def test_a_table_of_another_log_or_of_later_is_not_taken() -> None:
             lacking.check_fill(other, Vlsn(5))
     with pytest.raises(ValueError, match="exact from 5 on"):
         lacking.check_fill(Handles(most=MOST, silent=SILENT), Vlsn(4))
-    with pytest.raises(ValueError, match="elsewhere"):
+    with pytest.raises(ValueError, match="other VLSNs in the other copy"):
         lacking.check_fill(Handles(most=MOST, silent=SILENT), Vlsn(5))

@@ -174,7 +174,7 @@ def test_a_table_is_compared_as_of_the_others_vlsn_and_goes_on_with_what_came_si
     assert (mine.lacks_to, mine.settled) == (4, 12), "what they lack it lacks yet"
     assert mine.snapshot(Vlsn(12))() == SmallStateRecord({"a": (12, b"1"), "b": (5, b"2")}, lacks_to=4)
     more = SmallState(SmallStateRecord({"b": (5, b"2"), "a": (15, b"3"), "c": (15, b"4"), "d": (14, b"5")}))
-    with pytest.raises(ValueError, match="'d' is set to something else there"):
+    with pytest.raises(ValueError, match="'d' has another value in the other copy"):
         mine.check_fill(more, Vlsn(15))
 
 
