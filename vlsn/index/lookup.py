@@ -1,4 +1,4 @@
-"""Lookups: find a block near any VLSN of the range.
+"""Lookups in the VLSN index: find a block near any VLSN of the log's range.
 
     at_or_before(15) → (11, lsn)     the closest mapping at or before 15; the reader walks block headers from there
     at_or_after(15)  → (21, lsn)     the closest mapping at or after 15, or else the last mapping

@@ -1,8 +1,8 @@
 """The table of producers. A producer is a client that numbers its submissions. The table has the submissions of each
 producer that are in the log, so that the master logs no submission twice.
 
-The table follows from the visible log up to a VLSN. So the table is the same on every node, also after a change of
-master, an opening of the log or a rollback:
+The table is computed from the entries of the log up to some VLSN, without entries that were rolled back. So the table
+is the same on every node, also after a change of master, an opening of the log or a rollback:
 
 1. A producer's *life* is a run of its submissions whose sequences rise by one. For each life the table has the next
    sequence, and the VLSNs of the last ``remembered`` submissions. Once ``recent`` other producers have submitted since,

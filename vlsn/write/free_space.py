@@ -22,8 +22,8 @@ from vlsn.write.log_life import LogLife
 
 
 class FreeSpace:
-    """The free space of a directory's file system, as the last check found it. The object is used on the owner's
-    thread."""
+    """The free space of a directory's file system, as the last check found it. Only the thread that owns
+    the log uses the object."""
 
     def __init__(self, disk: Disk, directory: str, life: LogLife, *, free_bytes_min: int) -> None:
         self.free_bytes: int | None = None

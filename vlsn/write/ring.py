@@ -11,7 +11,7 @@
     head = 2        synced_end = 4   end = 5
       |b2|b3|            |b4|            take(2, end=4) -> [b2, b3]
 
-The ring is used on the owner's thread only (``seams.Worker``), under the log's latch.
+Only the thread that owns the log uses the ring (``seams.Worker``), under the log's latch.
 """
 
 from __future__ import annotations
