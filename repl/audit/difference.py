@@ -52,7 +52,8 @@ class _Located:
 
 @dataclass(frozen=True, slots=True)
 class RangeTask:
-    """A range of VLSNs to search, and the places of its blocks in each source. A source is named by its number in the list of sources."""
+    """A range of VLSNs to search, and the places of its blocks in each source. A source is named by its number in the
+    list of sources."""
 
     range: int
     bounds: Bounds
