@@ -62,7 +62,8 @@ class _Told(Generic[T]):
 
 
 class StatusRoutes:
-    """The routes by which a node reports about itself. ``slices`` limit the bytes that all routes encode in one turn of the event loop."""
+    """The routes by which a node reports about itself. ``slices`` limit the bytes that all routes encode in one
+    turn of the event loop."""
 
     def __init__(self, monitoring: NodeMonitoring, slices: Slices) -> None:
         self._monitoring = monitoring

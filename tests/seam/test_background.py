@@ -50,7 +50,7 @@ async def test_a_master_whose_background_work_fails_leads_on_and_says_so(seed: i
     assert group.nodes[leads].opened().log.node_file.record.term == term, "nobody stood against it"
     failing = {each["work"] for each in status(group, leads)["log"]["failing"]}
     assert failing == {"sidecar", "space", "hole", "removal"}
-    assert "are left" in status(group, leads)["cleaning"]["paused"]
+    assert "are not removed yet" in status(group, leads)["cleaning"]["paused"]
     said = events(group, leads, "background.failed")
     assert {each["errno"] for each in said} == {"EIO"} and {each["level"] for each in said} == {"warning"}
     assert any("00000001.vidx.new" in each["why"] for each in said)
