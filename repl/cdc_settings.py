@@ -24,7 +24,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from repl.bearer import check_path
+from repl.credentials.bearer import check_path
 from vlsn.errors import BadArgument
 from vlsn.ids import NUMBER_MAX, is_name, is_part
 from vlsn.limits import KIB, MIB

@@ -36,7 +36,7 @@ from repl.audit.findings import Finding
 from repl.audit.plan import Indexed, Part, Survey
 from repl.audit.report import Sizes
 from repl.audit.source import Gone, Unreadable
-from repl.bearer import HEADER, Bearer
+from repl.credentials.bearer import HEADER, Bearer
 from repl.tls_files import NO_FILES, TlsFiles, calling, lasts, or_environment, said_of_tls, stamp_of, tls_failure
 from vlsn.errors import BadBody, WrongGroup, said_of
 from vlsn.format import scan

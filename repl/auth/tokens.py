@@ -24,9 +24,9 @@ import msgspec
 from msgspec import Meta
 
 from repl.auth.roles import TOKEN_ROLES
-from repl.bearer import SCHEME as SCHEME
-from repl.bearer import Secret as Secret
-from repl.bearer import parse as parse
+from repl.credentials.bearer import SCHEME as SCHEME
+from repl.credentials.bearer import Secret as Secret
+from repl.credentials.bearer import parse as parse
 from vlsn.errors import BadArgument, WrongVersion
 from vlsn.levels import TOKENS
 from vlsn.limits import KIB

@@ -33,10 +33,10 @@ T = TypeVar("T")
 async def network() -> AsyncIterator[Network]:
     """Opens the network for the duration of the requests, which carry the environment's token. Orders are signed, too
     (``repl.cli.signing``). Raises ``BadArgument``."""
-    from repl.bearer import Bearer
     from repl.cli.signing import SigningNetwork
     from repl.client.bearing import Bearing
     from repl.client.connect import real_network
+    from repl.credentials.bearer import Bearer
 
     bearer = Bearer.of()
     signing = SigningNetwork(real_network())

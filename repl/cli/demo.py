@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from repl import bearer
 from repl.cli.audit import check_spark
 from repl.cli.options import Command
 from repl.cli.report import count, size
 from repl.cli.signals import unwound_by_signals
+from repl.credentials import bearer
 
 if TYPE_CHECKING:
     from repl.audit.report import AuditReport

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from repl import bearer, config
+from repl import config
 from repl.config import ACK_POLICIES, DEFAULT_URL, ENVIRONMENT_PREFIX, LOG_LEVELS
+from repl.credentials import bearer
 from vlsn.errors import BadArgument
 from vlsn.ids import is_name, is_part
 

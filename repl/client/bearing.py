@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from repl.bearer import HEADER, Bearer
+from repl.credentials.bearer import HEADER, Bearer
 from repl.web.types import Handler, Keeps, Listener, Network, Quick, Response
 from vlsn.errors import BadArgument, Unauthorized, Unreachable
 from vlsn.seams import Buffer, Channel

@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Any, Generic, Self, overload
 
 from repl.api import Acks, Appended
-from repl.bearer import Bearer
 from repl.client.bearing import Bearing
 from repl.client.codec import BYTES, Codec, CodecName, V, codec_of
 from repl.client.consumer import Consumer, Keeper
@@ -33,6 +32,7 @@ from repl.client.sinks import Sinks
 from repl.client.staging import Stages
 from repl.client.starting import Begin, check_begin
 from repl.client.transaction import Transaction
+from repl.credentials.bearer import Bearer
 from repl.tls_files import TlsFiles
 from repl.web.types import Network
 from vlsn.durability import GivenDurability, GroupDurability, group_durability

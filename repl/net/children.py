@@ -24,7 +24,7 @@ from contextlib import suppress
 from struct import Struct
 from typing import Final
 
-from repl import bearer
+from repl.credentials import bearer
 from vlsn.errors import BadBody, ChannelClosed
 from vlsn.seams import Buffer
 

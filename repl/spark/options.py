@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any, Final, TypeVar
 
-from repl.bearer import check_path
+from repl.credentials.bearer import check_path
 from repl.tls_files import NO_FILES, TlsFiles
 from vlsn.errors import BadArgument
 from vlsn.ids import NUMBER_MAX, is_part

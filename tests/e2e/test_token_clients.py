@@ -15,7 +15,7 @@ from tests.e2e.calls import call
 from tests.e2e.commands import run
 from tests.e2e.group import NAMES, Group
 from tests.fakes.random import SeededRandom
-from tests.repl.test_bearer import written
+from tests.repl.credentials.test_bearer import written
 
 pytestmark = pytest.mark.real
 ALL = ("metrics", "read", "append", "consume", "define", "admin")

@@ -22,7 +22,7 @@ from repl.auth.tokens import new_secret
 from tests.fakes.random import SeededRandom
 from tests.repl.audit.jobs import audited
 from tests.repl.audit.logs import STORY, Copy
-from tests.repl.test_bearer import written
+from tests.repl.credentials.test_bearer import written
 from vlsn.errors import BadArgument
 from vlsn.format.segment import segment_name
 

@@ -14,8 +14,8 @@ import pytest
 
 from repl.auth import group_key
 from repl.auth.tokens import parse
-from repl.bearer import VARIABLE as TOKEN
 from repl.cli.signing import GROUP_KEY
+from repl.credentials.bearer import VARIABLE as TOKEN
 from tests.fakes.random import SeededRandom
 from tests.repl.cli.shell import Result, Shell
 from tests.repl.client.group import ServedNode

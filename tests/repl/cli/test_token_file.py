@@ -14,8 +14,8 @@ from tests.fakes.random import SeededRandom
 from tests.repl.audit.test_live import serving
 from tests.repl.cli.shell import Shell
 from tests.repl.client.group import ServedNode
+from tests.repl.credentials.test_bearer import written
 from tests.repl.node.test_access import made
-from tests.repl.test_bearer import written
 from tests.repl.web.one_node import OneNode, started
 from vlsn.limits import MIB
 

@@ -13,15 +13,15 @@ import pytest
 
 from repl import connect, connect_sync
 from repl.auth.tokens import Secret, new_secret
-from repl.bearer import Bearer
 from repl.client.bearing import Bearing
 from repl.client.destination import Message
+from repl.credentials.bearer import Bearer
 from repl.net.network import AiohttpNetwork
 from repl.web.types import Request, Response, Upgrade
 from tests.fakes.random import SeededRandom
 from tests.repl.client.group import ServedNode, at_socket, served, serving, until
+from tests.repl.credentials.test_bearer import written
 from tests.repl.node.test_access import made, revoked
-from tests.repl.test_bearer import written
 from tests.repl.web.one_node import FIRST as BEGIN
 from tests.repl.web.one_node import OneNode, follower, started
 from vlsn.errors import BadArgument, Forbidden, NotMaster, OutcomeUnknown, Unauthorized, Unreachable

@@ -21,8 +21,8 @@ from repl.spark.stream import close_clients
 from repl.spark.stream_options import sink_options
 from tests.fakes.random import SeededRandom
 from tests.repl.client.group import ServedNode
+from tests.repl.credentials.test_bearer import written
 from tests.repl.node.test_access import made
-from tests.repl.test_bearer import written
 from tests.repl.web.one_node import OneNode, started
 from vlsn.errors import BadArgument, Unauthorized, VlsnLogError
 from vlsn.limits import MIB

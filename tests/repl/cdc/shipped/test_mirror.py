@@ -15,8 +15,8 @@ from repl.cdc.shipped.mirror import Mirror, _parts
 from repl.client.batch_rows import ROW_OVERHEAD_BYTES
 from tests.fakes.random import SeededRandom
 from tests.repl.client.group import ServedNode
+from tests.repl.credentials.test_bearer import written
 from tests.repl.node.test_access import made
-from tests.repl.test_bearer import written
 from tests.repl.web.one_node import OneNode, started
 from vlsn.errors import BadArgument, Unauthorized
 from vlsn.format.block import Entry

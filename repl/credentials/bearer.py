@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-from repl.loopback import is_loopback
+from repl.credentials.loopback import is_loopback
 from vlsn.errors import BadArgument
 
 VARIABLE: Final = "VLSNLOG_TOKEN"

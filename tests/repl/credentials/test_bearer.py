@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from repl.auth.tokens import new_secret
-from repl.bearer import FILE_VARIABLE, VARIABLE, Bearer
 from repl.cdc_settings import MirrorOptions
+from repl.credentials.bearer import FILE_VARIABLE, VARIABLE, Bearer
 from repl.spark.options import Use, read_options
 from tests.fakes.random import SeededRandom
 from vlsn.errors import BadArgument, Forbidden, Unauthorized
