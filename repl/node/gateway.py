@@ -117,7 +117,6 @@ class Gateway:
         reads = ReadRoutes(services.member, pages, self.readers)
         tails = TailRoutes(services.member, pages, self.readers)
         segments, feeds = SegmentRoutes(services.files), FeedRoutes(services.feeds)
-        peers, repairs = services.peers, services.repairs
         self._consumers = consumers = ConsumerRoutes(services.consumers)
         self._sinks = sinks = SinkRoutes(services.sinks)
         self._tokens = tokens = TokenRoutes(services.tokens)
@@ -152,15 +151,7 @@ class Gateway:
             SESSION: {"POST": Route(sessions.open, Role.OPEN), "DELETE": Route(sessions.close, Role.OPEN)},
             "/v1/status": {"GET": Route(status.status, Role.METRICS)},
             "/v1/events": {"GET": Route(status.events, Role.METRICS)},
-            "/v1/peer/hello": {"POST": Route(answering_members(peers.hello), Role.KEY)},
-            "/v1/peer/restore": {"POST": Route(repairs.offer, Role.KEY), "GET": Route(repairs.range, Role.KEY)},
-            "/v1/peer/block": {"GET": Route(repairs.block, Role.KEY)},
-            "/v1/peer/messages": {"GET": Route(repairs.messages, Role.KEY)},
-            "/v1/peer/copy": {"GET": Route(repairs.copy, Role.KEY)},
-            "/v1/peer/vote": {"POST": Route(answering_members(peers.vote), Role.KEY)},
-            "/v1/peer/read_index": {"POST": Route(answering_members(peers.read_index), Role.KEY)},
-            "/v1/peer/stand": {"POST": Route(answering_members(peers.stand), Role.KEY)},
-            "/v1/peer/cdc": {"POST": Route(answering_members(peers.begun), Role.KEY)},
+            **_of_members(services.peers, services.repairs),
             "/v1/group": {"GET": Route(admin.group, Role.METRICS)},
             "/v1/admin/group": {"POST": Route(admin.change_group, Role.ADMIN, to_master=True)},
             "/v1/admin/group/settings": {"POST": Route(admin.change_settings, Role.ADMIN, to_master=True)},
@@ -312,6 +303,21 @@ class Gateway:
         if item and collection == "/v1/segments":
             return {"GET": Route(partial(self._segment, item=item), Role.READ)}
         raise NotFound(f"there is no {path[:100]}")
+
+
+def _of_members(peers: NodePeers, repairs: RepairRoutes) -> dict[str, Methods]:
+    """Returns the routes of calls between members."""
+    return {
+        "/v1/peer/hello": {"POST": Route(answering_members(peers.hello), Role.KEY)},
+        "/v1/peer/restore": {"POST": Route(repairs.offer, Role.KEY), "GET": Route(repairs.range, Role.KEY)},
+        "/v1/peer/block": {"GET": Route(repairs.block, Role.KEY)},
+        "/v1/peer/messages": {"GET": Route(repairs.messages, Role.KEY)},
+        "/v1/peer/copy": {"GET": Route(repairs.copy, Role.KEY)},
+        "/v1/peer/vote": {"POST": Route(answering_members(peers.vote), Role.KEY)},
+        "/v1/peer/read_index": {"POST": Route(answering_members(peers.read_index), Role.KEY)},
+        "/v1/peer/stand": {"POST": Route(answering_members(peers.stand), Role.KEY)},
+        "/v1/peer/cdc": {"POST": Route(answering_members(peers.begun), Role.KEY)},
+    }
 
 
 def _is_staging(path: str) -> bool:
