@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from repl.bench.target import Own
+from repl.cli.signing import SigningNetwork
 from repl.cluster import Node
 from tests.bench.cdc_consumers import HEAD
 from tests.bench.load import call
@@ -78,7 +79,7 @@ class CdcGroup(Own):
 
     async def order(self, node: Node, name: str, what: str, **body: Any) -> None:
         """Gives an order. Raises ``VlsnLogError`` where it is refused."""
-        await call(self.network, "POST", f"{node.url}/v1/cdc/{name}/{what}", body)
+        await call(SigningNetwork(self.network), "POST", f"{node.url}/v1/cdc/{name}/{what}", body)
 
     async def state(self, node: Node, name: str, *states: str) -> None:
         """Waits until a consumer is in one of these states."""

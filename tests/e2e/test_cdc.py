@@ -80,7 +80,7 @@ class One:
         group: str = "g",
         url: str = "",
         launcher: tuple[str, ...] = (),
-        settings: Mapping[str, int | str] | None = None,
+        settings: Mapping[str, int | str | bool] | None = None,
     ) -> None:
         """``launcher``: words before the command of the node."""
         self.directory = directory

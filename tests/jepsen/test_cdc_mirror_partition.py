@@ -52,7 +52,7 @@ async def _partitioned(tmp_path: Path) -> None:
                 group=name,
                 url=f"http://{address}",
                 launcher=words,
-                settings={"listen": address},
+                settings={"listen": address, "insecure": True},
             )
             await asyncio.to_thread(groups[name].start)
         here, there = groups["here"], groups["there"]

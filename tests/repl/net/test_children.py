@@ -128,7 +128,9 @@ def test_a_start_that_is_given_up_leaves_nothing(after_s: float) -> None:
 def test_a_child_has_no_token_of_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         child = await ProcessChildren(ignored).start("orders")
-        found = Path(f"/proc/{child.pid}/environ").read_bytes().split(b"\0")
+        environ = Path(f"/proc/{child.pid}/environ")
+        await eventually(lambda: environ.read_bytes() != b"", "the child has begun")
+        found = environ.read_bytes().split(b"\0")
         child.kill()
         await child.ended()
         names = [each.partition(b"=")[0] for each in found]
