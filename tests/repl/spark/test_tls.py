@@ -26,7 +26,7 @@ from vlsn.errors import BadArgument
 WRITTEN = StructType().add("value", "binary")
 URL = "https://127.0.0.1:1"
 PLAIN = "this node speaks TLS alone: use https://"
-"""What a node says that is read by HTTP; a client that appends goes on by https, and cannot trust the node."""
+"""The answer to a read by HTTP. A client that appends goes on by https, and cannot trust the node."""
 UNTRUSTED = "TLS: certificate verify failed.*is its authority in tls_ca"
 
 
