@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from repl.config import NodeConfig
-from repl.credentials.loopback import is_loopback as is_loopback
+from repl.credentials.loopback import is_loopback
 from vlsn.ids import NodeName
 
 

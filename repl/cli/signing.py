@@ -19,12 +19,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from repl.auth.addresses import is_loopback, place_of
+from repl.auth.addresses import place_of
 from repl.auth.keyring import Keyring
 from repl.auth.peer_calls import PeerCalls
 from repl.auth.sessions import CLI
 from repl.auth.trust import Trust
 from repl.config import ENVIRONMENT_PREFIX
+from repl.credentials.loopback import is_loopback
 from repl.web.types import Handler, Keeps, Listener, Network, Quick, Response
 from vlsn.errors import BadArgument, Unauthorized
 from vlsn.format.records import JSON_FAULTS

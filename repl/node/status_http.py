@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from repl.auth.addresses import is_loopback
+from repl.credentials.loopback import is_loopback
 from repl.node.metrics import metrics_text
 from repl.node.parts import NodeParts
 from repl.node.status import founding, long_status, readiness, status

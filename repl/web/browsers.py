@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from repl.credentials.loopback import is_loopback
 from repl.web.types import Request
 from vlsn.errors import Forbidden, Misdirected, UnsupportedType
 
@@ -48,7 +49,7 @@ class Browsers:
 
     def _check_host(self, host: str) -> None:
         name, _ = _split(host)
-        if not _is_loopback(name) and not self._is_own(name):
+        if not is_loopback(name) and not self._is_own(name):
             raise Misdirected(
                 f"this node is not known as {host[:80]!r}; if it is to be, add that to its setting `hosts`"
             )
@@ -67,7 +68,7 @@ class Browsers:
             ports = {own for _, own in places} | {_split(host)[1]}
             if any(name == own and own_port in (port, "") for own, own_port in places):
                 return
-            if _is_loopback(name) and port in ports and port:
+            if is_loopback(name) and port in ports and port:
                 return
         raise Forbidden(f"a page from {origin[:80]!r} may not call this node")
 
@@ -98,10 +99,6 @@ def _split(place: str) -> tuple[str, str]:
         return (parts.hostname or "").removesuffix("."), "" if port is None else str(port)
     except ValueError:
         return "\0", ""
-
-
-def _is_loopback(name: str) -> bool:
-    return name == "localhost" or (_is_address(name) and ip_address(name).is_loopback)
 
 
 def _is_address(name: str) -> bool:

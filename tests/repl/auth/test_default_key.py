@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from repl.auth import group_key
-from repl.auth.addresses import is_loopback
 from repl.auth.default_key import anonymous_of, with_key
 from repl.config import NodeConfig
+from repl.credentials.loopback import is_loopback
 from tests.fakes.disk import FakeDisk
 from tests.fakes.random import SeededRandom
 from vlsn.errors import BadArgument
