@@ -81,6 +81,16 @@ async def test_an_exposed_node_with_an_empty_log_does_not_start() -> None:
         disk.list("/n1")
 
 
+async def test_a_directory_without_a_log_is_an_empty_log_and_one_that_lost_its_node_file_is_not() -> None:
+    group = Group(4, 1, levels=LEVELS, insecure=False)
+    disk = group.machines["n1"].boot().seams.disk
+    disk.make_directory("/n1")
+    with pytest.raises(BadArgument, match="its log is empty"):
+        check_exposure(group.config("n1"), disk)
+    disk.open("/n1/00000001.vlog", write=True, create=True).close()
+    check_exposure(group.config("n1"), disk)
+
+
 async def test_an_exposed_node_of_an_earlier_level_starts_and_holds_the_level_back() -> None:
     group = Group(2, 1, levels=LEVELS.below(SIGNED), keyed=True)
     await group.start()

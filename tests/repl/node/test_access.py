@@ -410,6 +410,7 @@ async def test_the_kept_places_are_for_members_operators_and_health_checks() -> 
     assert gateway.keeps(request("POST", "/v1/admin/rotate", bearing(SECRETS[0])))
     assert not gateway.keeps(request("POST", "/v1/admin/rotate", bearing(SECRETS[1])))
     assert not gateway.keeps(request("POST", "/v1/entries", bearing(SECRETS[0])))
+    assert not gateway.keeps(request("GET", "/v1/entries", bearing(SECRETS[1]))), "a right is no order"
 
 
 async def test_members_of_a_group_without_a_key_have_the_kept_places() -> None:

@@ -107,6 +107,15 @@ async def test_a_session_ends_with_its_token() -> None:
     refused(await call(node, "GET", "/v1/status", headers), 401, "unauthorized")
 
 
+async def test_a_session_reads_nothing_once_its_token_has_lost_the_role() -> None:
+    node = await started(keyed=True, anonymous="none")
+    await made(node, "metrics")
+    headers = with_cookie(await opened(node))
+    await node.services.tokens.revoke(ONE.id, "test", 10.0)
+    await made(node, "read")
+    refused(await call(node, "GET", "/v1/status", headers), 401, "unauthorized")
+
+
 async def test_a_session_that_has_ended_leaves_the_rights_of_anybody() -> None:
     node = await started(keyed=True, anonymous="all")
     await made(node, "metrics")
