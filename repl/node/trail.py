@@ -3,8 +3,8 @@
     {"time": 1790…, "actor": {"user": {"uid": "key:k3f9"}}, "src_endpoint": {"ip": "127.0.0.1", "port": 40112},
      "api": {"operation": "POST /v1/admin/rotate"}, "status_code": "200", …}
 
-1. Each call of a route with the role ``admin`` has a line, whatever came of it. Of the calls that were refused because of their
-   sender, at most ``REFUSALS_A_SECOND`` have a line. The next line counts the others.
+1. Each call of a route with the role ``admin`` has a line, whatever came of it. Of the calls that were refused because
+   of their sender, at most ``REFUSALS_A_SECOND`` have a line. The next line counts the others.
 2. The fields have the names of OCSF's class API Activity (6003). Bodies, headers, and what looks like a token are never
    among them.
 3. Lines are written and synced by a worker, some time after the answer. What cannot be written is lost, and the event
