@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from repl import (
+from vlsnlog import (
     Client,
     SyncClient,
     SyncTransaction,
@@ -16,6 +16,7 @@ from repl import (
     connect_sync,
     read_arrow,  # pyright: ignore[reportUnknownVariableType]  # of PyArrow no types are told
 )
+
 from vlsn import Log, LogTransaction
 
 

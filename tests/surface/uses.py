@@ -10,7 +10,7 @@ from contextlib import aclosing, closing
 from datetime import datetime
 from typing import Any, assert_type
 
-from repl import (
+from vlsnlog import (
     Acks,
     Appended,
     Begin,
@@ -62,6 +62,7 @@ from repl import (
     connect_sync,
     read_arrow,  # pyright: ignore[reportUnknownVariableType]  # of PyArrow no types are told
 )
+
 from vlsn import (
     Checkpoint,
     CleaningReport,
