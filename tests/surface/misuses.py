@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from vlsn import Log, LogTransaction
 from vlsnlog import (
     Client,
     SyncClient,
@@ -16,8 +17,6 @@ from vlsnlog import (
     connect_sync,
     read_arrow,  # pyright: ignore[reportUnknownVariableType]  # of PyArrow no types are told
 )
-
-from vlsn import Log, LogTransaction
 
 
 def connects() -> None:

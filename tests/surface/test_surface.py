@@ -17,10 +17,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import vlsnlog
 
 import repl
 import vlsn
+import vlsnlog
 from repl.arrow import read as arrow_read
 from tests.repl.client.test_parity import OF_CONSUMERS, OF_THREADS, OF_WORKERS
 from vlsn.errors import VlsnLogError
