@@ -68,16 +68,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("client")
     python = place / "env" / "bin" / "python"
     own = {"VIRTUAL_ENV": str(Path(sys.executable).parents[1])}
-    build = [
-        UV,
-        "build",
-        "--wheel",
-        "--no-build-isolation",
-        "--quiet",
-        "--out-dir",
-        place / "dist",
-        ROOT / "repl/front",
-    ]
+    options = ["--wheel", "--no-build-isolation", "--quiet", "--out-dir"]
+    build: list[str | Path] = [UV, "build", *options, place / "dist", ROOT / "repl/front"]
     done = run(build, cwd=ROOT, environment=own)
     assert done.returncode == 0, done.stderr
     (wheel,) = (place / "dist").glob("vlsnlog_client-*.whl")
