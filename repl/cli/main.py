@@ -56,6 +56,7 @@ _COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "export": ("export", "Write entries as Parquet or JSON files, each exactly once, by Spark."),
     "bench": ("bench", "Measure a cluster, or the local log alone."),
     "certs": ("certs", "Make certificates for TLS."),
+    "context": ("context", "Name groups, so that commands need no --url."),
     "config": ("config", "Print the settings and where each comes from."),
 }
 _MODULES: Final = "repl.cli."
