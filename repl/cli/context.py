@@ -21,10 +21,10 @@ from repl.cli.report import print_json, print_list, print_table
 from repl.cli.signals import run
 from repl.config import ENVIRONMENT_PREFIX
 from repl.credentials.urls import split_urls
-from vlsn.errors import VlsnLogError
+from vlsn.errors import BadArgument, VlsnLogError
 
 NAME = click.argument("name")
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.group(cls=Commands)
@@ -47,6 +47,8 @@ def add(name: str, url: str, as_json: bool, **files: Path | None) -> int:
     It stores the group's other members, too. If none answers, the context is stored, and this says so.
     """
     absolute = {each: str(path.absolute()) for each in FILES if (path := files.get(each)) is not None}
+    if missing := [path for path in absolute.values() if not Path(path).is_file()]:
+        raise BadArgument(f"{missing[0]}: there is no such file")
     contexts, made = Contexts.read(), Context(",".join(split_urls(url)), (), **absolute)
     contexts.put(name, made)
     contexts.current = contexts.current or name

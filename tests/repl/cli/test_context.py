@@ -99,6 +99,12 @@ def test_a_name_that_is_none_is_refused(bare: Shell, name: str, home: Path) -> N
     assert bare("context", "use", "nobody").status == bare("context", "remove", "nobody").status == 2
 
 
+def test_a_credential_that_is_no_file_is_refused(bare: Shell, tmp_path: Path, home: Path) -> None:
+    for name in ("--token-file", "--tls-ca", "--group-key"):
+        refused = bare("context", "add", "a", "--url", NOWHERE, name, str(tmp_path / "none"))
+        assert refused.status == 2 and str(tmp_path / "none") in refused.err and not home.exists()
+
+
 def test_credentials_are_files_that_a_command_then_uses(bare: Shell, served: ServedNode, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("no token at all\n")
