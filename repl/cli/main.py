@@ -35,6 +35,7 @@ _COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "node": ("node", "Run one node."),
     "append": ("append", "Append a value, or the lines of a file or of stdin."),
     "read": ("read", "Print entries."),
+    "check": ("check", "Look at disk, clock, port, versions and certificates, before and beside a node."),
     "status": ("status", "Ask every member for its status."),
     "group": ("group", "Show the members and settings, change or move one, raise the level, move mastership."),
     "consumer": ("consumer", "Show where consumers are, move or delete their positions."),
