@@ -73,7 +73,7 @@ def check(url: list[str], as_json: bool) -> int:
     nodes at --url and all members that they name.
     """
     path = config_path()
-    lines = list(_of_node(path) if path is not None else _of_group(url))
+    lines = list(_of_node(path) if path is not None else lines_of_group(url))
     if as_json:
         print_json({"well": not _found(lines), "checks": [asdict(each) for each in lines]})
     else:
@@ -338,7 +338,8 @@ def _members(config: NodeConfig, answers: dict[str, _Answer]) -> Iterator[Line]:
 # A running group.
 
 
-def _of_group(urls: Sequence[str]) -> Iterator[Line]:
+def lines_of_group(urls: Sequence[str]) -> Iterator[Line]:
+    """Yields the checks of the nodes at ``urls`` and of all members that they name."""
     nodes = run(ask(urls))
     if none_answers(nodes):
         for node in nodes:

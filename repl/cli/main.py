@@ -36,6 +36,7 @@ _COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "append": ("append", "Append a value, or the lines of a file or of stdin."),
     "read": ("read", "Print entries."),
     "check": ("check", "Look at disk, clock, port, versions and certificates, before and beside a node."),
+    "debug-bundle": ("debug_bundle", "Collect status, metrics, events and logs in one zip, without secrets."),
     "status": ("status", "Ask every member for its status."),
     "group": ("group", "Show the members and settings, change or move one, raise the level, move mastership."),
     "consumer": ("consumer", "Show where consumers are, move or delete their positions."),
@@ -82,7 +83,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command = getattr(import_module(_MODULES + _COMMANDS[cmd_name][0]), cmd_name)
+        command = getattr(import_module(_MODULES + _COMMANDS[cmd_name][0]), cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
 
