@@ -20,7 +20,7 @@ from typing import Any, Final
 import click
 
 from repl.cli.options import config_option, log_level_option
-from vlsn.errors import Damaged, IntegrityFault, OutcomeUnknown, VlsnLogError, said_of
+from vlsn.errors import VlsnLogError, said_of
 
 OK: Final = 0
 FINDING: Final = 1
@@ -56,6 +56,7 @@ _COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "export": ("export", "Write entries as Parquet or JSON files, each exactly once, by Spark."),
     "bench": ("bench", "Measure a cluster, or the local log alone."),
     "certs": ("certs", "Make certificates for TLS."),
+    "explain": ("explain", "Explain an error: what happened, and what to do."),
     "config": ("config", "Print the settings and where each comes from."),
 }
 _MODULES: Final = "repl.cli."
@@ -166,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def status_of(error: VlsnLogError) -> int:
     """Returns the exit status of a finding or of a refusal."""
-    return FINDING if isinstance(error, OutcomeUnknown | Damaged | IntegrityFault) else REFUSED
+    return FINDING if error.finding else REFUSED
 
 
 def _fail(command: str, message: str, status: int) -> int:
