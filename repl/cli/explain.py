@@ -12,8 +12,8 @@ from repl.cli.options import Command
 def explain(slug: str | None) -> None:
     """Explain an error: what happened, what to do, and which calls raise it.
 
-    SLUG is the type of the error, as in `type` of an HTTP answer, or `error.slug` in Python. Without SLUG all slugs are
-    listed.
+    SLUG is `type` of an HTTP answer, or `error.slug` in Python. The name of an error class is accepted, too. Without
+    SLUG all slugs are listed.
     """
     from repl.web import explained, problem
 

@@ -1,4 +1,4 @@
-"""The entry of each error slug: what happened, what to do, and what the classes say.
+"""The entry of each error slug: the cause, the remedy, and the facts of its classes.
 
 The text of the entries is in ``errors.md`` beside this module. The HTTP statuses and the flags come from the code, so
 that no page can disagree with it. Three readers get the same entries:
@@ -31,8 +31,10 @@ def slugs() -> list[str]:
 
 
 def entry(slug: str) -> str:
-    """Returns the entry of a slug, as Markdown whose links are paths of the source tree. Raises ``NotFound``."""
-    return _LINK.sub(r"](docs/\1", _entry(slug))
+    """Returns the entry of a slug, as Markdown whose links are paths of the source tree. The name of an error class
+    is accepted in place of its slug. Raises ``NotFound``."""
+    kind = classes().get(slug)
+    return _LINK.sub(r"](docs/\1", _entry(slug if kind is None else kind.slug))
 
 
 def page() -> str:

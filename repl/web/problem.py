@@ -41,7 +41,7 @@ _KINDS: Mapping[str, tuple[int, str]] = {
     "lagging": (503, "The node is further behind than the read allows"),
     "not-data": (404, "The VLSN belongs to the log itself"),
     "trimmed": (410, "The VLSN was cleaned away"),
-    "not-in-log": (409, "What was read before is not in the log"),
+    "not-in-log": (409, "The log does not have an entry that was read before"),
     "queue-full": (429, "A queue is at its limit"),
     "destination-full": (409, "A destination that would get the entry is full"),
     "no-space": (503, "The disk is full"),

@@ -133,6 +133,8 @@ async def test_a_node_without_a_master_answers_the_example_of_no_master() -> Non
 def test_explain_prints_an_entry_or_lists_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["explain", "trimmed"]) == 0
     assert capsys.readouterr().out == explained.entry("trimmed") + "\n"
+    assert main.main(["explain", "TooFarBehind"]) == 0
+    assert capsys.readouterr().out == explained.entry("lagging") + "\n"
     assert main.main(["explain"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == explained.slugs()
     assert main.main(["explain", "no-such"]) == 2
