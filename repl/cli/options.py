@@ -18,6 +18,7 @@ import click
 from repl import config
 from repl.config import ACK_POLICIES, DEFAULT_URL, ENVIRONMENT_PREFIX, LOG_LEVELS
 from repl.credentials import bearer
+from repl.credentials.urls import split_urls
 from vlsn.errors import BadArgument
 from vlsn.ids import is_name, is_part
 
@@ -217,7 +218,7 @@ def url_option(function: F) -> F:
         "--url",
         default=DEFAULT_URL,
         show_default=True,
-        callback=lambda ctx, option, value: config.split_urls(value),
+        callback=lambda ctx, option, value: split_urls(value),
         help="URLs of nodes, separated by commas.",
     )(client_options(function))
 

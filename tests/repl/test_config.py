@@ -15,8 +15,8 @@ from repl.config import (
     parse_members,
     resolve,
     split_listen,
-    split_urls,
 )
+from repl.credentials.urls import split_urls
 from vlsn.errors import BadArgument
 from vlsn.ids import NodeName
 
