@@ -56,8 +56,9 @@ _COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "export": ("export", "Write entries as Parquet or JSON files, each exactly once, by Spark."),
     "bench": ("bench", "Measure a cluster, or the local log alone."),
     "certs": ("certs", "Make certificates for TLS."),
-    "explain": ("explain", "Explain an error: what happened, and what to do."),
+    "context": ("context", "Name groups, so that commands need no --url."),
     "config": ("config", "Print the settings and where each comes from."),
+    "explain": ("explain", "Explain an error: what happened, and what to do."),
 }
 _MODULES: Final = "repl.cli."
 

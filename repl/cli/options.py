@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 _FROM_FILE: Final = "vlsnlog.config"
+_CONTEXT: Final = "vlsnlog.context"
 _DIRECTORY: Final = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
@@ -212,8 +213,34 @@ def key_option(function: F) -> F:
     )(function)
 
 
+def _load_context(ctx: click.Context, _: click.Parameter, name: str | None) -> None:
+    """Takes the context's values as defaults, below those of the config file."""
+    if ctx.resilient_parsing:
+        return
+    from repl.cli.contexts import Contexts
+
+    contexts = Contexts.read()
+    if name is None and not contexts.current:
+        return
+    ctx.meta[_CONTEXT] = name or contexts.current
+    ctx.default_map = {**contexts.of(name or contexts.current).defaults(), **(ctx.default_map or {})}
+
+
+def context_name() -> str:
+    """Returns the name of the context that this command uses; "" if it uses none."""
+    return str(click.get_current_context().meta.get(_CONTEXT, ""))
+
+
 def url_option(function: F) -> F:
-    """Adds ``--url``, a checked list of URLs, and the options for the files of TLS and of the token."""
+    """Adds ``--url``, a checked list of URLs, ``--context``, and the options for the files of TLS and of the token."""
+    function = click.option(
+        "--context",
+        metavar="NAME",
+        is_eager=True,
+        expose_value=False,
+        callback=_load_context,
+        help="Name of a context: `vlsnlog context list`. Default: the one in use.",
+    )(function)
     return click.option(
         "--url",
         default=DEFAULT_URL,

@@ -100,6 +100,9 @@ def test_each_command_on_a_page_runs_once_what_it_leaves_open_is_put_in(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "node.toml").touch()
     (tmp_path / "certs").mkdir()
+    (tmp_path / "vlsnlog").mkdir()
+    (tmp_path / "vlsnlog/contexts.toml").write_text(f'[test]\nurl = "{URL}"\n')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     for name in ("n1", "n2", "n3"):
         (tmp_path / "data" / name).mkdir(parents=True)
     wrong = []
