@@ -20,7 +20,7 @@ from typing import Any, Final
 import click
 
 from repl.cli.options import config_option, log_level_option
-from vlsn.errors import Damaged, IntegrityFault, OutcomeUnknown, VlsnLogError, said_of
+from vlsn.errors import VlsnLogError, said_of
 
 OK: Final = 0
 FINDING: Final = 1
@@ -60,6 +60,7 @@ _COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "certs": ("certs", "Make certificates for TLS."),
     "context": ("context", "Name groups, so that commands need no --url."),
     "config": ("config", "Print the settings and where each comes from."),
+    "explain": ("explain", "Explain an error: what happened, and what to do."),
 }
 _MODULES: Final = "repl.cli."
 
@@ -169,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def status_of(error: VlsnLogError) -> int:
     """Returns the exit status of a finding or of a refusal."""
-    return FINDING if isinstance(error, OutcomeUnknown | Damaged | IntegrityFault) else REFUSED
+    return FINDING if error.finding else REFUSED
 
 
 def _fail(command: str, message: str, status: int) -> int:

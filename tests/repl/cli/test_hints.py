@@ -48,6 +48,7 @@ def printed(path: Path) -> Iterator[str]:
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _OPEN = {"URL": URL, "URLS": URL, "VLSN": "1", "N": "1", "M": "2", "NAME": "n1", "FILE": "f", "DIR": "."}
 _OPEN |= {"SOURCE": ".", "LEVEL": "sync", "/var/lib/vlsnlog/node.toml": "node.toml"}
+_OPEN |= {"/var/lib/vlsnlog/data": "data"}
 _COMMANDS = ROOT / "repl/audit/mends.py"
 """Its strings are whole commands, each in a place of its own: tests/repl/audit/test_audit.py types them."""
 ROOMS = ("vlsn", "feeder", "replica", "repl")
