@@ -1,9 +1,9 @@
 """The entry point ``vlsnlog``: runs a command, and maps its outcome to an exit status.
 
 Exit status: 0 done and true; 1 a finding (damage, divergence, degraded, outcome unknown, a failed check); 2 usage,
-refused, or cannot run. An error is one line on stderr: the fault and the remedy. A closed pipe and Ctrl-C end a command
-without a message. After Ctrl-C the process ends by SIGINT or with status 130, which a shell shows in the same way;
-``read --follow`` ends with 0.
+refused, or cannot run. An error is one line on stderr: the fault and the remedy, or with ``--json`` a problem document.
+A closed pipe and Ctrl-C end a command without a message. After Ctrl-C the process ends by SIGINT or with status 130,
+which a shell shows in the same way; ``read --follow`` ends with 0.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
 import click
 
 from repl.cli.options import config_option, log_level_option
-from vlsn.errors import VlsnLogError, said_of
+from vlsn.errors import BadArgument, VlsnLogError, said_of
 
 OK: Final = 0
 FINDING: Final = 1
@@ -81,6 +82,14 @@ class Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand as error:  # click looks for near names among loaded commands only
+            raise click.exceptions.NoSuchCommand(error.command_name, possibilities=_COMMANDS, ctx=ctx) from None
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
@@ -137,6 +146,8 @@ def vlsnlog() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status. Raises nothing."""
     _open_standard_streams()
+    words = sys.argv[1:] if arguments is None else arguments
+    fail = partial(_fail, as_json="--json" in words[: words.index("--") if "--" in words else None])
     try:
         result: Any = vlsnlog.main(
             args=None if arguments is None else list(arguments), prog_name="vlsnlog", standalone_mode=False
@@ -150,22 +161,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return REFUSED
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx is not None else "vlsnlog"
-        return _fail(command, f"{error.format_message().rstrip('.')}; see `{command} --help`", REFUSED)
+        message = error.format_message().rstrip(".")
+        return fail(command, f"{message}{' See' if message.endswith('?') else '; see'} `{command} --help`", REFUSED)
     except click.ClickException as error:
-        return _fail("vlsnlog", error.format_message(), REFUSED)
+        return fail("vlsnlog", error.format_message(), REFUSED)
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except (_PipeClosed, BrokenPipeError):
         return _close_quietly()
     except VlsnLogError as error:
-        return _fail("vlsnlog", str(error), status_of(error))
+        return fail("vlsnlog", str(error), status_of(error), error)
     except OSError as error:
         unwritten = "its output could not be written: " if error.errno in _NO_ROOM and not error.filename else ""
-        return _fail("vlsnlog", unwritten + said_of(error), REFUSED)
+        return fail("vlsnlog", unwritten + said_of(error), REFUSED)
     except Exception as fault:  # the outermost handler of the process
         logging.getLogger("vlsnlog").debug("a fault", exc_info=fault)
         what = f"{type(fault).__name__}: {fault}"
-        return _fail("vlsnlog", f"a fault of vlsnlog itself ({what}); --log-level debug shows where", REFUSED)
+        said = f"a fault of vlsnlog itself ({what}); --log-level debug shows where"
+        return fail("vlsnlog", said, REFUSED, VlsnLogError(said))
 
 
 def status_of(error: VlsnLogError) -> int:
@@ -173,14 +186,19 @@ def status_of(error: VlsnLogError) -> int:
     return FINDING if error.finding else REFUSED
 
 
-def _fail(command: str, message: str, status: int) -> int:
-    line = " ".join(message.split())
+def _fail(command: str, message: str, status: int, error: VlsnLogError | None = None, *, as_json: bool) -> int:
+    line = f"{command}: {' '.join(message.split())}"
+    if as_json:
+        from repl.web import problem
+
+        error = error or BadArgument(message)
+        line = problem.document(error, exit_status=status, help=f"vlsnlog explain {error.slug}").decode()
     try:
         sys.stdout.flush()
     except OSError:
         _write_no_more()
     try:
-        click.echo(f"{command}: {line}", err=True)
+        click.echo(line, err=True)
     except BrokenPipeError:
         _close_quietly()
     return status
