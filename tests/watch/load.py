@@ -1,4 +1,4 @@
-"""Clients that append to a group, whatever happens to it."""
+"""Clients of a group that continue whatever happens to it: writers, and a worker of a destination."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from tests.e2e.calls import NDJSON, call
+from tests.e2e.calls import JSON, NDJSON, call
 from tests.e2e.group import NAMES, Group
 from tests.watch.scrapes import Scraper
 
@@ -51,6 +51,39 @@ class Load:
             self.done += good
             if not good:
                 url = next(nodes)
+
+
+class Worker:
+    """Takes and acknowledges the messages of the destination ``jobs``, on a thread of its own."""
+
+    def __init__(self, group: Group) -> None:
+        self._urls = [group.urls[name] for name in NAMES]
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+
+    def __enter__(self) -> Worker:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        nodes = itertools.cycle(self._urls)
+        path = f"{next(nodes)}/v1/destinations/jobs"
+        while not self._ended.is_set():
+            try:
+                taken = call("GET", f"{path}/messages?wait=1&max=1000", timeout_s=TIMEOUT_S + 1)
+                good = taken.status == 200
+                if good and (vlsns := [each["vlsn"] for each in taken.lines()]):
+                    body = json.dumps({"vlsns": vlsns}).encode()
+                    good = call("POST", f"{path}/ack", headers=JSON, body=body, timeout_s=TIMEOUT_S).status == 200
+            except OSError:
+                good = False
+            if not good:
+                path = f"{next(nodes)}/v1/destinations/jobs"
+                self._ended.wait(PAUSE_S)
 
 
 def until_scraped(scraper: Scraper, group: Group, sample: str, holds: Callable[[float], bool]) -> None:
