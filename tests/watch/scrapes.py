@@ -9,6 +9,7 @@ last value, and counters and ages continue at their rate of the last seconds. ``
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -197,13 +198,15 @@ def _written(key: str, values: Sequence[float | None], hold: int, period_s: floa
 
 
 def _slope(name: str, values: Sequence[float | None], period_s: float) -> float:
-    """Returns how much a held series grows in a period: by its own rate if it is a counter, an age or a clock."""
+    """Returns how much a held series grows in a period: by its own rate if it is a counter, an age or a clock. A
+    single step is no rate."""
     if name == _CLOCK:
         return period_s
     late = [value for value in values[-TREND:] if value is not None]
     rate = (late[-1] - late[0]) / (len(late) - 1) if len(late) > 1 else 0.0
     if name.endswith(_COUNTERS):
-        return max(0.0, rate)
+        steps = sum(one != two for one, two in itertools.pairwise(late))
+        return max(0.0, rate) if steps > 1 else 0.0
     if name.endswith(_AGES) and late[-1] > 1 and 0.5 < rate / period_s < 1.5:
         return period_s
     return 0.0

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+
 from repl.web.slices import at_once
 from tests.fakes.loop import virtual
 from tests.fakes.net import FakeListener
-from tests.seam.nodes import Group
+from tests.seam.nodes import JSON, Group
 from vlsn.levels import LEVELS
 
 
@@ -57,6 +59,10 @@ async def test_refused_calls_are_counted_by_their_type() -> None:
         answer = await group.client.request(method, url + path, headers=headers, body=body, timeout_s=30.0)
         assert answer.status >= 400
         assert value(group, "n1", sample) == 1
+    answer = await group.client.request("POST", f"{url}/v1/peer/hello", headers=JSON, body=b"{", timeout_s=30.0)
+    type = msgspec.json.decode(bytes(answer.body))["type"]
+    assert type == "bad-body"
+    assert value(group, "n1", f'vlsnlog_refused_calls_total{{type="{type}"}}') == 0, "a call between members"
     await group.stop()
 
 
