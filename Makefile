@@ -35,7 +35,7 @@ DAMAGE_MB ?= 300
 GROUPS ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long check format wheels bench bench-audit bench-destinations bench-peers bench-producers bench-readers bench-turns mutants track-record sim trace freeze frozen jepsen upgrade hostile soak failover pipeline cdc-postgres spark-pipeline audit-damages audit-histories audit-live kill-all syscalls lock clean needs-python needs-java
+.PHONY: $(shell sed -nE 's/^([a-z-]+):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -93,6 +93,9 @@ track-record: $(STAMP) ## bugs of other systems that the simulation must find: B
 
 sim: $(STAMP) ## whole clusters under faults in virtual time: SEEDS=100 FIRST_SEED=1
 	@$(BIN)/python -m tests.sim --seeds $(SEEDS) --first-seed $(FIRST_SEED)
+
+watch: needs-promtool $(STAMP) ## the alerts of docs/watch against scrapes of real groups in each situation, by promtool: PROMTOOL=/path/to/it
+	@$(PYTEST) tests/watch
 
 trace: $(STAMP) ## the files and rooms that an append, a commit, a message and a CDC event enter: TRACE="--json"
 	@$(BIN)/python -m tests.frozen.trace $(TRACE)
@@ -167,6 +170,10 @@ $(STAMP): uv.lock pyproject.toml | needs-python
 needs-python:
 	@$(PYTHON) -c '$(CAN_MAKE_VENV)' 2>/dev/null || { \
 	  echo "make: Python 3.11 or later with venv is needed (Debian, Ubuntu: apt-get install python3.11 python3.11-venv; or PYTHON=/path/to/python3)" >&2; exit 2; }
+
+needs-promtool:
+	@test -n "$$PROMTOOL" || command -v promtool > /dev/null || { \
+	  echo "make: promtool is needed (Debian, Ubuntu: apt-get install prometheus; or set PROMTOOL=/path/to/it)" >&2; exit 2; }
 
 needs-java:
 	@$(JAVA) -version 2>&1 | grep -qE 'version "(1[7-9]|[2-9][0-9])' || { \

@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 
 _SLOW_MACHINE = [HealthCheck.too_slow]
 
+_VARIABLES: Final = frozenset(name for name in os.environ if name.startswith("VLSNLOG_"))
 os.environ["XDG_CONFIG_HOME"] = "/nonexistent/of-tests"
 """Contexts of whoever runs the tests reach no command."""
 
@@ -63,6 +64,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("real") and not item.get_closest_marker("feature"):
             item.add_marker(pytest.mark.long)
     items.sort(key=lambda item: not (item.get_closest_marker("long") and item.path.stem in FIRST))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Removes the variables that a command in this process has passed on to its children: a node of a later test would
+    read them as its settings."""
+    yield
+    for name in [name for name in os.environ if name.startswith("VLSNLOG_") and name not in _VARIABLES]:
+        del os.environ[name]
 
 
 @pytest.fixture(scope="session")

@@ -192,7 +192,7 @@ def _fail(command: str, message: str, status: int, error: VlsnLogError | None = 
         from repl.web import problem
 
         error = error or BadArgument(message)
-        line = problem.document(error, exit_status=status, help=f"vlsnlog explain {error.slug}").decode()
+        line = problem.document(error, exit_status=status, help=f"`vlsnlog explain {error.slug}`").decode()
     try:
         sys.stdout.flush()
     except OSError:

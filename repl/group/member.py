@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -64,6 +65,8 @@ class Counts:
     """The number of members that this node, as master, has admitted again after they came back as another
     incarnation."""
     master_changes: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    """The number of calls that were answered with an error, by the error's type."""
 
 
 class Member:

@@ -170,6 +170,7 @@ class AppendRoutes:
                     raise _too_long(len(body), terms.body_bytes_max)
                 self._bodies.take(len(body))
             except VlsnLogError as error:
+                self._appends.member.counts.refused[error.slug] += 1
                 answer(problem.response(error))
                 return _nothing
             return _Append(self._appends, self._bodies, answer).begin(terms, body)
@@ -300,9 +301,9 @@ class _Append:
             self._pending = self._appends.submit(submission, terms.acks, self._done, terms.born, terms.durability)
             self._timer = asyncio.get_running_loop().call_later(terms.timeout_s, self._pending.expire)
         except VlsnLogError as error:
-            self._end(problem.response(error))
+            self._refuse(error)
         except Exception as fault:  # the boundary of a request without a task
-            self._end(problem.response(problem.internal(fault, "an append")))
+            self._refuse(problem.internal(fault, "an append"))
         return self._leave
 
     def _done(self, result: Appended | VlsnLogError) -> None:
@@ -311,7 +312,11 @@ class _Append:
         if isinstance(result, Appended):
             self._end(Response(200, _JSON, result.document()))
         else:
-            self._end(problem.response(result))
+            self._refuse(result)
+
+    def _refuse(self, error: VlsnLogError) -> None:
+        self._appends.member.counts.refused[error.slug] += 1
+        self._end(problem.response(error))
 
     def _end(self, response: Response) -> None:
         self._bodies.give(self._held)

@@ -238,6 +238,7 @@ class _Producer:
         if self._refused is None:
             self._refused = (id, bare(error))
             self._take_back(id)
+            self._appends.member.counts.refused[error.slug] += 1
         first, why = self._refused
         if id > first and error.retry_safe:  # the refused request is certainly not logged
             return refused_answer(id, problem.document(why, after=first))

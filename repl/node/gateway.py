@@ -179,7 +179,7 @@ class Gateway:
         except VlsnLogError as error:
             if isinstance(error, Unauthorized):
                 self._trail.refused(request, error)
-            return problem.response(error)
+            return self._refused(request, error)
         return await self._answered(request)
 
     async def _answered(self, request: Request) -> Response | Upgrade:
@@ -191,22 +191,29 @@ class Gateway:
                 route = methods.get("GET") if request.method == "HEAD" else None
             if route is None:
                 refusal = NotAllowed(f"{request.method[:20]} does not go to {request.path[:100]}")
-                return problem.response(refusal, {"Allow": ", ".join(_allowed(methods))})
+                return self._refused(request, refusal, {"Allow": ", ".join(_allowed(methods))})
             try:
                 self._access.check(request, route)
             except VlsnLogError as refusal:
                 if isinstance(refusal, Unauthorized | Forbidden):
                     self._trail.refused(request, refusal)
-                return self._access.redirected(request, route) or problem.response(refusal)
+                return self._access.redirected(request, route) or self._refused(request, refusal)
             answering = self._ordered if route.role is Role.ADMIN else self._answer
             answer = await answering(request, route.handler)
             return self._access.guarded(request.grant, answer, reads=request.method in _READS)
         except VlsnLogError as error:
             if isinstance(error, Unauthorized):  # a token in a body
                 self._trail.refused(request, error)
-            return problem.response(error)
+            return self._refused(request, error)
         except Exception as fault:  # a fault must end the request only, not the task's owner
-            return problem.response(problem.internal(fault, f"{request.method} {request.path}"))
+            return self._refused(request, problem.internal(fault, f"{request.method} {request.path}"))
+
+    def _refused(self, request: Request, error: VlsnLogError, headers: Mapping[str, str] | None = None) -> Response:
+        """Makes the answer of an error, and counts it. Members refuse each other's calls in a healthy group, too, so
+        these are counted only if the sender was no member."""
+        if isinstance(error, Unauthorized) or not is_between_members(request.path):
+            self._member.counts.refused[error.slug] += 1
+        return problem.response(error, headers)
 
     async def _ordered(self, request: Request, handler: Handler) -> Response | Upgrade:
         """Answers a person's order, and notes it."""
@@ -217,7 +224,7 @@ class Gateway:
             status = answer.status
             return answer
         except VlsnLogError as error:
-            answer = problem.response(error)
+            answer = self._refused(request, error)
             status = answer.status
             return answer
         finally:

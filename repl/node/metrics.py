@@ -18,6 +18,7 @@ from repl.node.open_node import OpenNode
 from repl.node.parts import NodeParts
 from repl.node.status import readiness, status
 from repl.web.limits import PIECE_BYTES
+from repl.web.problem import TYPES
 from vlsn.histogram import Histogram
 from vlsn.segments.background import WORKS
 from vlsn.write.local_log import LocalLog
@@ -68,6 +69,8 @@ def _metrics(parts: NodeParts) -> Iterator[Metric]:
     yield _gauge("synced_vlsn", "Last VLSN synced on this node", said["range"]["last_sync"])
     yield _gauge("durable_vlsn", "DTVLSN: synced on a majority, as this node knows it", said["dtvlsn"])
     yield _gauge("term", "Stored term", said["term"])
+    yield _gauge("time_seconds", "The node's wall clock, since the epoch", parts.member.seams.clock.wall_us() / 1e6)
+    yield from _of_group(parts, said)
     role = GaugeMetricFamily("vlsnlog_role", "1 for the state that the node is in", labels=["state"])
     for state in _STATES:
         role.add_metric([state], float(said["state"] == state))
@@ -94,6 +97,10 @@ def _metrics(parts: NodeParts) -> Iterator[Metric]:
         "master_changes", "How often this node has got another master, or a newer term of it", counts.master_changes
     )
     yield _counter("rollbacks", "Rollbacks of what was not durable", events["rolled_back"])
+    refused = CounterMetricFamily("vlsnlog_refused_calls", "Calls answered with an error, by its type", labels=["type"])
+    for type in TYPES:
+        refused.add_metric([type], counts.refused[type])
+    yield refused
     yield _histogram("append_seconds", "From submission to its acknowledgement", counts.appends)
     if parts.readers is not None:
         yield _gauge("waiting_readers", "Tails, and long-polls that wait", parts.readers.used)
@@ -109,9 +116,32 @@ def _metrics(parts: NodeParts) -> Iterator[Metric]:
             yield _gauge("tls_not_after_seconds", "When the node's certificate ends", listener.tls_not_after_s)
     if parts.open is not None:
         yield from _of_appends(parts, parts.open.log, said)
-        yield from _of_files(parts.open.log, said)
+        yield from _of_files(parts, parts.open.log, said)
         yield from _of_care(parts, parts.open, said)
         yield from _of_log(parts.open.log)
+
+
+def _of_group(parts: NodeParts, said: Mapping[str, Any]) -> Iterator[Metric]:
+    yield _gauge("knows_master", "1 while the node has a master, which may be itself", said["master"] is not None)
+    yield _gauge("level", "Level of the group, as this node's log has it", said["level"])
+    yield _gauge("level_max", "Highest level that this node speaks", said["levels"][1])
+    key = said["key"] or {"accepts": [], "unsigned": []}
+    yield _gauge(
+        "keys_accepted", "Keys of the group that this node accepts; two during an exchange", len(key["accepts"])
+    )
+    yield _gauge("unsigned_members", "Members whose last call or answer was not signed", len(key["unsigned"]))
+    silent = GaugeMetricFamily(
+        "vlsnlog_member_silent", "1 while a member did not answer this node's last call", labels=["member"]
+    )
+    for each in said["members"]:
+        if each["name"] != said["node"]:
+            silent.add_metric([each["name"]], float(bool(each["silent"])))
+    yield silent
+    running = said["restore"]["running"] or {"bytes_done": 0, "bytes_total": 0}
+    yield _gauge(
+        "restore_done_bytes", "Bytes that the running restore has fetched; 0 without one", running["bytes_done"]
+    )
+    yield _gauge("restore_size_bytes", "Bytes that the running restore fetches; 0 without one", running["bytes_total"])
 
 
 def _of_appends(parts: NodeParts, log: LocalLog, said: Mapping[str, Any]) -> Iterator[Metric]:
@@ -131,7 +161,7 @@ def _of_appends(parts: NodeParts, log: LocalLog, said: Mapping[str, Any]) -> Ite
     yield _counter("transactions_gone", "Calls for transactions that are neither staged nor logged", counts.gone)
 
 
-def _of_files(log: LocalLog, said: Mapping[str, Any]) -> Iterator[Metric]:
+def _of_files(parts: NodeParts, log: LocalLog, said: Mapping[str, Any]) -> Iterator[Metric]:
     yield _gauge("segments", "Live segment files", said["log"]["segments"])
     yield _gauge("disk_bytes", "What all segment files take of the disk", said["log"]["bytes_on_disk"])
     yield _counter("given_back_bytes", "Disk given back behind sealed ends", log.placement.holes.given_bytes)
@@ -147,6 +177,7 @@ def _of_files(log: LocalLog, said: Mapping[str, Any]) -> Iterator[Metric]:
         yield _gauge(
             "free_bytes", "Free on the file system of the log, when it was looked at last", log.care.space.free_bytes
         )
+    yield _gauge("free_bytes_min", "Free space below which appends are refused", parts.member.config.free_bytes_min)
     yield _gauge("no_space", "1 while appends are refused for lack of space", bool(log.no_space))
     yield _gauge(
         "no_segment", "1 while the next segment could not be made for another reason", bool(log.placement.unmade)

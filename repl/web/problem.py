@@ -71,6 +71,8 @@ _KINDS: Mapping[str, tuple[int, str]] = {
     "unreachable": (503, "Another node did not answer in time"),
     "integrity-fault": (409, "Two copies that must be equal are not"),
 }
+TYPES = tuple(_KINDS)
+"""Every type of error, in the order of ``_KINDS``."""
 _RETRY_AFTER = (429, 503)
 
 

@@ -25,9 +25,9 @@ def test_with_json_an_error_is_a_problem_document(
     result = shell(*words)
     document = json.loads(result.err)
     assert (result.status, result.out) == (status, b"")
-    assert (document["type"], document["exit_status"], document["help"]) == (slug, status, f"vlsnlog explain {slug}")
+    assert (document["type"], document["exit_status"], document["help"]) == (slug, status, f"`vlsnlog explain {slug}`")
     assert detail in document["detail"] and document["title"]
-    assert shell(*document["help"].split()[1:]).status == 0
+    assert shell(*document["help"].strip("`").split()[1:]).status == 0
 
 
 def test_a_value_that_reads_json_is_no_flag(shell: Shell) -> None:

@@ -458,6 +458,8 @@ async def test_quick_gives_the_answers_that_append_gives() -> None:
         assert start is not None
         start(b"v", refusals.append)
     assert [response.status for response in refusals] == [429, 307, 503]  # type: ignore[attr-defined]
+    assert node.services.member.counts.refused == {"queue-full": 1}
+    assert other.services.member.counts.refused == {"no-master": 1}
 
 
 async def test_quick_left_before_its_answer_ends_the_wait() -> None:

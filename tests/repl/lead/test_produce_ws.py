@@ -95,6 +95,7 @@ async def test_produce_after_a_refusal_later_requests_are_refused_and_not_submit
         later = await answers(channel, 2)
     assert isinstance(problem.error_of(second.problem), NoSpace)
     assert [type(problem.error_of(one.problem)) for one in later] == [NoSpace, NoSpace]
+    assert node.services.member.counts.refused == {"no-space": 1}, "later requests are refused because of that one"
     assert await values_in(node) == [b"a"]
 
 
