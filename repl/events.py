@@ -4,7 +4,8 @@ of each kind.
     2026-01-02 03:04:05,678 INFO n2 elected term=7            a line of the node's log
     GET /v1/events?from=41  ->  {"first":1,"next":57,"events":[{"number":41,"time":…,"event":"elected","term":7}, …]}
 
-The level of an event tells an operator what to do: INFO nothing, WARNING look, ERROR act. If the same state is reported
+The level of an event tells an operator what to do: INFO nothing, WARNING look, ERROR act. A warning with ``expected``
+belongs to a start, a hand-over or an orderly stop, and has the level INFO. If the same state is reported
 again, the reports are one event. Each report moves the event to the next number, with ``count``, and with the time of
 the first report in ``since``. A repeated event is logged again only when its count is a power of two.
 
@@ -150,7 +151,13 @@ def level_of(name: str, fields: Mapping[str, object]) -> int:
         return _STATE_LEVELS.get(str(fields.get("state", "")), logging.INFO)
     if name in ERRORS:
         return logging.ERROR
-    return logging.WARNING if name in WARNINGS else logging.INFO
+    return logging.WARNING if name in WARNINGS and not fields.get("expected") else logging.INFO
+
+
+def expected_if(expected: bool) -> dict[str, bool]:
+    """Returns the field of an event that needs no look, because it belongs to a start, a hand-over or an orderly
+    stop."""
+    return {"expected": True} if expected else {}
 
 
 def _plain(value: object) -> object:

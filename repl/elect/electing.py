@@ -26,6 +26,7 @@ import msgspec
 
 from feeder.majority import majority
 from repl.elect.election import Election, Role, Standing
+from repl.events import expected_if
 from repl.group import peers
 from repl.group.claims import Claim, claim_of
 from repl.group.confirming import Confirming
@@ -185,6 +186,10 @@ class Electing:
             actions = core.heard(master, term, self._now, self._electors())
             assert not actions
 
+    def has_founded(self) -> None:
+        """Notes that the founding block is on this node's disk."""
+        self.core.has_founded(self._now)
+
     def heard_from(self, replica: str) -> None:
         """Notes that a replica has answered on its feed."""
         self.core.heard_from(NodeName(replica), self._now)
@@ -218,8 +223,12 @@ class Electing:
             record = self._log.node_file.record  # the term in ``core`` may not be on the disk yet
             reply = self.core.reply(request, UNCONFIRMED, self._standing())
             return msgspec.structs.replace(reply, term=record.term, sequence=record.sequence)
-        if request.transfer and not await self._is_handed_over(request):
-            request = msgspec.structs.replace(request, transfer=False)
+        if request.transfer:
+            master = self.core.master
+            if not await self._is_handed_over(request):
+                request = msgspec.structs.replace(request, transfer=False)
+            elif master is not None:
+                self._has_left(master)
         return await self._through(partial(self._vote, request))
 
     async def _vote(self, request: VoteRequest) -> VoteReply:
@@ -244,9 +253,13 @@ class Electing:
 
     async def _stand_for(self, master: NodeName, term: Term) -> None:
         self._check_heard(master, term)
+        self._has_left(master)
         await self._opened.stage.end()
         await self._opened.drained()
         await self._carry_out(self.core.transfer(self._now, self._standing()))
+
+    def _has_left(self, master: NodeName) -> None:
+        self._member.members.has_left(master, self._member.seams.clock.monotonic_s())
 
     def _check_heard(self, master: NodeName, term: Term) -> None:
         """Raises ``StaleTerm`` unless ``master`` is this node's current master, in ``term``."""
@@ -345,7 +358,8 @@ class Electing:
                     self.leads = action.term
                     await self._opened.stage.end()
                 case StepDown():
-                    member.event("steps_down", term=self.leads or 0, why=action.reason)
+                    handed_over = self.leads is not None and self._opened.announced[0] == self.leads
+                    member.event("steps_down", term=self.leads or 0, why=action.reason, **expected_if(handed_over))
                     self.leads = None
                     await self._opened.stage.end()
 

@@ -130,6 +130,8 @@ class Election:
         self._heard_at = now - timeout_s[1]
         """The time at which this node last heard from a master; long ago at the start."""
         self._heard_from: dict[NodeName, float] = {}
+        self._is_founding = False
+        """True from the founding term's begin until its first block is on the disk. No majority is needed so long."""
         self._round = _Round()
         self._soon = 0
         """The number of early rounds while the master was silent. An early round follows one that was lost by
@@ -147,13 +149,21 @@ class Election:
         assert term > self.term, (term, self.term)
         self.term = term
         self._voted_for = ""
-        return [Store(term, ""), self._lead(now, {elector.name for elector in standing.electors})]
+        lead = self._lead(now, {elector.name for elector in standing.electors})
+        self._is_founding = True
+        return [Store(term, ""), lead]
+
+    def has_founded(self, now: float) -> None:
+        """Notes that the founding block is on this node's disk. No member could be fed before, however long the disk
+        took, so the members' silence counts from now on."""
+        self._is_founding = False
+        self._heard_from = dict.fromkeys(self._heard_from, now)
 
     def rests(self, now: float, electors: Sequence[Elector]) -> bool:
         """Returns whether a ``tick`` at this time would do nothing, whatever the state of the log."""
         if self.role is Role.MASTER:
             electable = self._of(electors).electable
-            return not electable or self._heard(now, electable) >= majority(len(electable))
+            return self._is_founding or not electable or self._heard(now, electable) >= majority(len(electable))
         return self._waits(now, electors)
 
     def due_in(self, now: float) -> float:
@@ -357,6 +367,7 @@ class Election:
         self.role = Role.MASTER
         self.master = self.name
         self.failed_rounds = self._soon = 0
+        self._is_founding = False
         self._heard_from = dict.fromkeys(heard, now)
         return Lead(self.term)
 
@@ -420,8 +431,8 @@ class Election:
 
     def _check_majority(self, now: float, standing: Standing) -> list[Action]:
         electable = voters(standing.electors)
-        if not electable:
-            return []  # a group that is being founded is not in the log yet
+        if self._is_founding or not electable:
+            return []
         heard = self._heard(now, electable)
         if heard >= majority(len(electable)):
             return []

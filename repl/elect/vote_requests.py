@@ -18,7 +18,7 @@ from repl.group.founding import parse_hex
 from repl.group.member import Member
 from repl.group.old_images import Told
 from repl.group.vote_messages import Stand, VoteRequest, read_request
-from vlsn.errors import NotMaster, WrongGroup, WrongName
+from vlsn.errors import NotMaster, VlsnLogError, WrongGroup, WrongName
 from vlsn.format.json_messages import read_object
 from vlsn.ids import NodeName, Term
 
@@ -38,10 +38,18 @@ async def answer_vote(
 async def answer_stand(member: Member, electing: Callable[[], Electing], body: object) -> dict[str, Any]:
     """Answers ``POST /v1/peer/stand``. Raises ``StaleTerm`` if the term in the request is not the stored term."""
     stand = read_object(body, Stand, "stand")
+    _check_stays(member)
+    try:
+        await _election_for(member, electing, stand).stand(NodeName(stand.sender), Term(stand.term))
+    except VlsnLogError:
+        _check_stays(member)  # it began to stop meanwhile, and that is the reason
+        raise
+    return {"node": member.config.name, "stands": True}
+
+
+def _check_stays(member: Member) -> None:
     if member.stopping:
         raise NotMaster("this node is stopping: it does not stand")
-    await _election_for(member, electing, stand).stand(NodeName(stand.sender), Term(stand.term))
-    return {"node": member.config.name, "stands": True}
 
 
 def _election_for(member: Member, electing: Callable[[], Electing], message: VoteRequest | Stand) -> Electing:

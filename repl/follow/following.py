@@ -20,6 +20,7 @@ from functools import partial
 
 from repl.api import FeedHello
 from repl.elect.electing import Electing
+from repl.events import expected_if
 from repl.group import founding
 from repl.group.claims import TERMS_AHEAD_MAX
 from repl.group.feed_hello import encode_hello
@@ -31,6 +32,7 @@ from repl.group.role import Role
 from repl.read.reads import Reads
 from repl.repair.integrity import agree_where_durable, resolve
 from repl.repair.restoring import Restoration
+from repl.web.types import GOING_AWAY
 from replica.feed import FeedRejected, ReplicaFeed
 from vlsn.errors import (
     BadBody,
@@ -41,6 +43,7 @@ from vlsn.errors import (
     IntegrityFault,
     NotListed,
     NotMaster,
+    StaleTerm,
     Trimmed,
     Unreachable,
     VlsnLogError,
@@ -51,6 +54,9 @@ from vlsn.ids import Incarnation, NodeName, Term, Vlsn
 from vlsn.recover.vote_floor import is_below_floor
 from vlsn.seams import Channel
 
+MASTERLESS_S = 30.0
+"""The seconds for which it needs no look that this node finds no master: a start, a hand-over or an election may last
+so long."""
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 0.5
 FIND_TIMEOUT_S = 2.0
@@ -73,6 +79,10 @@ class Following(Role):
         self.master: NodeName | None = None
         self.feed: ReplicaFeed | None = None
         self.reason = ""
+        self._has_fault = False
+        """True if a member's fault in the last search needs a look."""
+        self._expected = False
+        """True if the reason needs no look (``_is_expected``)."""
         self.feeds = 0
         self.unlisted_by: set[NodeName] = set()
         """The nodes that answered, in the last search, that the group no longer lists this node."""
@@ -142,6 +152,8 @@ class Following(Role):
             await feed.run()
         except (BaseExceptionGroup, VlsnLogError, OSError, TimeoutError) as errors:
             first = _first(errors) if isinstance(errors, BaseExceptionGroup) else errors
+            if isinstance(first, ChannelClosed) and first.code == GOING_AWAY:
+                member.members.has_left(master, member.seams.clock.monotonic_s())
             self._raise(await self._weighed(first))
         finally:
             self.feed = None
@@ -163,6 +175,7 @@ class Following(Role):
         said: list[str] = []
         unlisted: set[NodeName] = set()
         behind: Answer | None = None
+        self._has_fault = False
         waiting = set(asked)
         try:
             while waiting and not called.done() and (left := deadline - loop.time()) > 0:
@@ -183,6 +196,7 @@ class Following(Role):
                         said.append(f"{asked[task]} is HALTED, its status says why")
                     elif error is not None:
                         self._silent(asked[task], error)
+                        self._has_fault |= not member.is_expected(asked[task], error)
                         if isinstance(error, NotListed):
                             unlisted.add(asked[task])
                             self.unlisted_by.add(asked[task])
@@ -285,10 +299,26 @@ class Following(Role):
             self._reads.fail(error)
         slug = error.reason if isinstance(error, FeedRejected) else getattr(error, "slug", "internal")
         reason = f"{slug}: {error}" if slug != "internal" else str(error) or type(error).__name__
-        if self.reason != reason:
-            self.member.event("feed.stopped", master=self.master, why=reason)
-        self.reason = reason
+        expected = self._is_expected(error)
+        if (self.reason, self._expected) != (reason, expected):
+            self.member.event("feed.stopped", master=self.master, why=reason, **expected_if(expected))
+        self.reason, self._expected = reason, expected
         self.member.set_state("UNKNOWN", reason)
+
+    def _is_expected(self, error: BaseException) -> bool:
+        """Returns whether ``error`` needs no look, because it belongs to a start, a hand-over or an election. A master
+        whose term ends closes its feeds with ``GOING_AWAY``, and logs the reason itself. A master that was lost, and
+        any other refusal of this node, need a look."""
+        feed = self.feed
+        if self.member.masterless_s >= MASTERLESS_S or (feed is None and self._has_fault):
+            return False
+        if isinstance(error, ChannelClosed):
+            return error.code == GOING_AWAY
+        if isinstance(error, FeedRejected):
+            return error.reason in (NotMaster.slug, StaleTerm.slug)
+        if isinstance(error, NotMaster | StaleTerm):
+            return feed is None or feed.position is None
+        return feed is None and isinstance(error, Unreachable | OSError) and not getattr(error, "tls", False)
 
     def _on_position(self, position: Position) -> None:
         assert self.master is not None

@@ -18,7 +18,7 @@ from repl.group.role import Role
 from vlsn.errors import WrongVersion
 from vlsn.ids import Term
 
-ASK_AGAIN_S = 0.3
+ASK_AGAIN_S = 0.1
 
 
 class Founder(Role):

@@ -31,7 +31,7 @@ from repl.group.old_images import Told, both
 from repl.group.role import Role, Stage
 from repl.offload import Offload, Workers, settle, settle_error
 from repl.web.types import Network
-from vlsn.errors import Damaged, NotListed, NotMaster
+from vlsn.errors import Damaged, NotListed, NotMaster, Unreachable
 from vlsn.format.records import GroupEntry
 from vlsn.histogram import Seconds
 from vlsn.ids import Incarnation, NodeName, Term, Vlsn
@@ -83,7 +83,7 @@ class Member:
         self.counts = Counts()
         self.state = "UNKNOWN"
         self.reason = "opening"
-        self.members = Members(config, self._group)
+        self.members = Members(config, self._group, now=seams.clock.monotonic_s())
         key = str(config.group_key) if config.group_key is not None else None
         self.keyring = Keyring(seams.disk, key, self.event)
         self.trust = Trust(
@@ -114,6 +114,7 @@ class Member:
         self.alarms: Callable[[], list[Alarm]] = list
         """Returns the alarms of this node, which are sent in every answer to a hello."""
         self._known_master: tuple[NodeName, int] | None = None
+        self._masterless_at = seams.clock.monotonic_s()
 
     @property
     def name(self) -> NodeName:
@@ -123,8 +124,28 @@ class Member:
 
     def set_state(self, state: str, reason: str = "") -> None:
         if (state, reason) != (self.state, self.reason):
+            if self._has_master:
+                self._masterless_at = self.seams.clock.monotonic_s()
             self.state, self.reason = state, reason
             self.event("state", state=state, reason=reason)
+
+    @property
+    def _has_master(self) -> bool:
+        return self.state in ("MASTER", "REPLICA")
+
+    @property
+    def masterless_s(self) -> float:
+        """The seconds for which this node has neither led nor been fed; 0.0 while it leads or is fed."""
+        return 0.0 if self._has_master else self.seams.clock.monotonic_s() - self._masterless_at
+
+    def is_expected(self, name: NodeName, fault: BaseException) -> bool:
+        """Returns whether the fault of a call to ``name`` needs no look: the member is not ready, has just left in
+        order, or has not started yet; or this node is stopping itself."""
+        if isinstance(fault, NotMaster):  # it opens its log, closes it, or is being restored
+            return True
+        if not isinstance(fault, Unreachable) or fault.tls:
+            return False
+        return self.stopping or self.members.awaits(name, self.seams.clock.monotonic_s())
 
     def master_is(self, name: NodeName, term: int) -> None:
         """Notes that this node has become the master, or that the node ``name`` feeds it now."""

@@ -7,6 +7,7 @@ settings.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from msgspec import structs
 
@@ -19,6 +20,9 @@ from vlsn.format.records import GroupEntry
 from vlsn.ids import NodeName
 from vlsn.levels import SIGNED, Levels
 
+AWAITED_S: Final = 30.0
+"""The seconds for which the silence of a member is expected: after this node's start, and after the member left in
+order. From then on a silent member needs a look."""
 BY_OWN_WORD_MAX = 4
 """The most nodes that are remembered because they themselves claim to be members. If there are more, the latest nodes
 are kept."""
@@ -28,9 +32,14 @@ class Members:
     """The other members, from the node's start to its stop. ``group`` returns the newest list of members in the node's
     log."""
 
-    def __init__(self, config: NodeConfig, group: Callable[[], GroupEntry | None]) -> None:
+    def __init__(self, config: NodeConfig, group: Callable[[], GroupEntry | None], *, now: float = 0.0) -> None:
         self._config = config
         self._group = group
+        self._began = now
+        self._reached: set[NodeName] = set()
+        """Members that have answered or called since this process started."""
+        self._left_at: dict[NodeName, float] = {}
+        """When each member last handed mastership over, or ended its term in order."""
         self._learned: dict[NodeName, str] = {}
         """The URL of a master that neither this node's log nor its settings contain."""
         self._vouched: dict[NodeName, str] = {}
@@ -138,11 +147,23 @@ class Members:
 
     def answered(self, name: NodeName, fault: VlsnLogError | None = None) -> None:
         """Notes that ``name`` has answered or called. A refusal (``fault``) is an answer, too."""
+        if not isinstance(fault, Unreachable):
+            self._reached.add(name)
         for kind, named in ((Unreachable, self.silent), (WrongVersion, self.strangers)):
             if isinstance(fault, kind):
                 named[name] = str(fault)
             else:
                 named.pop(name, None)
+
+    def has_left(self, name: NodeName, now: float) -> None:
+        """Notes that ``name`` hands mastership over, or has ended its term in order: it may be stopping."""
+        self._left_at[name] = now
+
+    def awaits(self, name: NodeName, now: float) -> bool:
+        """Returns whether the silence of ``name`` is expected for now: this node has just started and has not reached
+        it yet, or the member has just left in order."""
+        since = self._left_at.get(name, self._began if name not in self._reached else None)
+        return since is not None and now - since < AWAITED_S
 
     def met(self, name: str, signed: bool) -> None:
         """Notes whether the last call or answer of a member was signed."""

@@ -8,10 +8,12 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from repl.events import expected_if
 from repl.group import lost_group
 from repl.group.founding import ALARMS_MAX, DISCOVERY, Answer, Purpose, parse_hex, read_answer
 from repl.group.hello import answer_of, question_of
 from repl.group.member import Member
+from repl.group.members import AWAITED_S
 from repl.group.old_images import Told
 from repl.group.vote_messages import Stand, VoteReply, VoteRequest, read_reply
 from repl.web.problem import error_of
@@ -82,20 +84,27 @@ def heard_in(answer: Answer) -> Told:
 async def tell(member: Member) -> None:
     """Exchanges reports periodically, without end. Reports must be recent, because an old report reveals no old
     image."""
+    silent_at: dict[NodeName, float] = {}
     while True:
         await asyncio.sleep(TELL_S)
         if member.recognised:
-            await tell_all(member)
+            await _tell_all(member, silent_at)
 
 
-async def tell_all(member: Member) -> None:
-    """Reports this node's position to every other member, and receives theirs."""
+async def _tell_all(member: Member, silent_at: dict[NodeName, float]) -> None:
+    """Reports this node's position to every other member, and receives theirs. ``silent_at`` keeps the time since
+    which each silent member has not answered."""
 
     async def one(name: NodeName, url: str) -> None:
         try:
             await ask(member, name, url, DISCOVERY)
-        except (VlsnLogError, OSError):
-            pass  # a silent member receives the report later
+            silent_at.pop(name, None)
+        except (VlsnLogError, OSError) as error:  # a silent member receives the report later
+            now = member.seams.clock.monotonic_s()
+            if not isinstance(error, Unreachable):
+                silent_at.pop(name, None)
+            elif now - silent_at.setdefault(name, now) >= AWAITED_S:
+                member.event("peer.silent", peer=name, why=str(error))
 
     await asyncio.gather(*(one(name, url) for name, url in member.members.listed.items() if name != member.name))
 
@@ -161,7 +170,7 @@ async def ask_all(member: Member, purpose: Purpose, names: Iterable[NodeName]) -
         try:
             return name, await ask(member, name, urls[name], purpose)
         except (VlsnLogError, OSError) as error:
-            member.event("peer.silent", peer=name, why=str(error))
+            member.event("peer.silent", peer=name, why=str(error), **expected_if(member.is_expected(name, error)))
             return name, None
 
     answers = await asyncio.gather(*(one(name) for name in names))

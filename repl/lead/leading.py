@@ -37,6 +37,7 @@ from repl.offload import settle
 from repl.read.reads import Reads
 from repl.repair.integrity import resolve
 from repl.repair.restoring import Restoration
+from repl.web.types import GOING_AWAY
 from replica.level import store_level
 from vlsn.durability import SYNCED
 from vlsn.errors import (
@@ -133,6 +134,7 @@ class Leading(Tenure):
         log.append_entries(kinds, values, settle(sealed))
         if self._founds is not None:
             await sealed  # the founding block, once sealed, defines the group
+            self.electing.has_founded()
         self.holds.lead(log.view.history.group)
         self.changes.follow()
         self.book.note(self.own, log.view.range.last_sync)
@@ -333,6 +335,8 @@ class Leading(Tenure):
                 self._withdraw(feeder)
             self._count_present()
             self.member.event("feed.end", replica=hello.node, why=why)
+            if self.has_ended:
+                await channel.close(GOING_AWAY)
         if fault is not None:
             await self._weigh(fault)
 

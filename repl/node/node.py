@@ -22,7 +22,9 @@ from repl.auth.exposure import check_exposure, is_exposed, missing_lines
 from repl.cdc.children import Children
 from repl.cdc.host import CdcHost
 from repl.config import NodeConfig
+from repl.events import expected_if
 from repl.group.role import cancelled
+from repl.lead.handing_over import HAND_OVER_S, NobodyLeft
 from repl.lead.leading import lead_of
 from repl.names.begun import NodeBegun
 from repl.names.positions import NodePositions
@@ -36,11 +38,15 @@ from repl.repair.restoring import RestoreWanted
 from repl.repair.unopened import Unopened
 from repl.web.limits import READERS_MAX
 from repl.web.types import Network
-from vlsn.errors import BadArgument, Damaged, NotMaster, VlsnLogError, WrongVersion, said_of
+from vlsn.errors import BadArgument, Damaged, NotMaster, Unreachable, VlsnLogError, WrongVersion, said_of
+from vlsn.ids import NodeName
 from vlsn.levels import SIGNED
 from vlsn.recover.recovery import Recovered
 from vlsn.repair.restore import End
 from vlsn.seams import Seams
+
+LOOK_S = 0.01
+"""A node that stops asks its successor once in this many seconds whether it leads."""
 
 
 class Node(NodeParts):
@@ -90,9 +96,10 @@ class Node(NodeParts):
         leading = self.leading
         if leading is not None and leading.present:
             try:
-                await leading.handing_over.run(None)
+                await self._until_leads(await leading.handing_over.run(None))
             except VlsnLogError as error:
-                member.event("hand_over.failed", why=str(error))
+                alone = isinstance(error, NobodyLeft)
+                member.event("hand_over.failed", why=str(error), **expected_if(alone))
         await self.cdc.close()
         await cancelled(*self._tasks)
         if self.open is not None:
@@ -104,6 +111,26 @@ class Node(NodeParts):
         await self.restoration.close_log()
         member.workers.close()
         await member.network.close()
+
+    async def _until_leads(self, successor: NodeName) -> None:
+        """Waits until ``successor`` or another member leads. Until then this node must not end, because the successor
+        needs this node's vote, and its other voters ask this node to confirm the hand-over. Raises ``NobodyLeft`` if no
+        other member answers, and ``Unreachable`` after ``HAND_OVER_S``."""
+        others = [name for name in self.member.members.listed if name not in (self.name, successor)]
+        try:
+            async with asyncio.timeout(HAND_OVER_S):
+                while True:
+                    answers = [await self.confirming.answer(successor)]
+                    if answers == [None]:
+                        answers = await asyncio.gather(*map(self.confirming.answer, others))
+                    found = [answer for answer in answers if answer is not None]
+                    if not found:
+                        raise NobodyLeft(f"{successor} was to take over, and no other member answers now")
+                    if any(answer.master not in ("", self.name) for answer in found):
+                        return
+                    await asyncio.sleep(LOOK_S)
+        except TimeoutError:
+            raise Unreachable(f"neither {successor} nor another member leads within {HAND_OVER_S} s") from None
 
     async def _live(self) -> None:
         """Runs from the opening of the log to the end of the node. In between it may close the log, restore it and open

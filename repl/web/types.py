@@ -296,6 +296,8 @@ class Response:
     answer."""
 
 
+GOING_AWAY = 1001
+"""The close code of a feed whose master's term is over (RFC 6455 §7.4.1)."""
 GAVE_WAY = 4429
 """The close code of an idle WebSocket that was closed to make a place for others. Messages that arrive on it later are
 ignored, so its client may safely send messages without an answer again."""

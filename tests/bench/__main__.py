@@ -33,6 +33,7 @@ WORKS = {
     "producers": ("producers", "Exactly-once producers: a submission, a checkpoint, an open, a restore."),
     "readers": ("readers", "Waiting readers: what they cost a group, and how soon they have what comes."),
     "spark": ("spark", "Spark's reads beside a bare Python source of the same rows."),
+    "start": ("start", "From a command's start to its first acknowledged append: one node, and clusters."),
     "transactions": ("by_turns", "Transactions of a batch each, and plain batches, by turns."),
     "turns": ("turns", "Many requests at once: the loop's longest turn, and the longest gap between appends."),
 }

@@ -6,7 +6,7 @@ A wire carries whole messages in their order, each after a drawn delay.
    longer block the connection is cut: both ends raise ``ChannelClosed``, and nothing of it arrives.
 2. A sender waits while the other end has not read ``window_bytes`` of its wire.  The report of these reads uses the
    opposite way: if only that is blocked, the window fills, and stalls.
-3. ``close`` travels after the messages: earlier messages are received before it.
+3. ``close`` travels after the messages: earlier messages are received before it, and its code with it.
 4. A message over the receiver's limit closes the connection at that message.
 """
 
@@ -138,6 +138,8 @@ class Wire:
         self.held = 0
         """Sent bytes whose reads were not reported to the sender yet."""
         self.over = False
+        self.code = 0
+        """The code of the sender's close; 0 if the sender's process ended without one."""
         self.ignored = False
         """True if the receiver has closed its end."""
         self.readable = Signal(ways.loop)
@@ -270,6 +272,7 @@ class FakeChannel(Channel):
         if self._closed:
             return
         self._closed = self._come.ignored = True
+        self._out.code = code
         self._out.put(None)
         self._come.readable.set()
         self._out.writable.set()
@@ -290,4 +293,5 @@ class FakeChannel(Channel):
     def _gone(self) -> ChannelClosed:
         if self._closed:
             return ChannelClosed("this end was closed")
-        return ChannelClosed(self._out._connection.reason or "the other end was closed")
+        reason = self._out._connection.reason
+        return ChannelClosed(reason or "the other end was closed", code=0 if reason else self._come.code)

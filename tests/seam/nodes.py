@@ -144,14 +144,14 @@ class Group:
             else:
                 self.machines[name].kill()
 
-    async def until(self, holds: Callable[[], bool], what: str, limit_s: float = 30.0) -> None:
+    async def until(self, holds: Callable[[], bool], what: str, limit_s: float = 30.0, *, poll_s: float = 0.01) -> None:
         """Waits in virtual time until ``holds``; a failure shows every node's status."""
         deadline = self.loop.time() + limit_s
         while not holds():
             if self.loop.time() > deadline:
                 states = {name: (node.state, node.member.reason) for name, node in self.nodes.items()}
                 raise AssertionError(f"not within {limit_s} s: {what}; {states}; fatal {self.fatal}")
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(poll_s)
 
     @property
     def master(self) -> str:

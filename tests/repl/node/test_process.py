@@ -1,10 +1,14 @@
-"""A node's process: what it does with memory that was freed."""
+"""A node's process: memory that was freed, and faults that no task receives."""
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 
+import pytest
+
+from repl.node.process import report_fault
 from vlsn.limits import MIB
 
 PROGRAM = """
@@ -43,3 +47,24 @@ def test_freed_memory_is_given_back_again_and_again_whatever_was_freed_before() 
     held, left = map(int, ran.stdout.split())
     assert held > 20 * MIB
     assert left <= 4 * MIB
+
+
+def test_a_fault_that_no_task_receives_is_logged_unless_it_is_of_a_closed_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    closed = "unable to perform operation on <TCPTransport closed=True>; the handler is closed"
+    faults: dict[str, list[Exception]] = {
+        "Fatal error on SSL protocol": [RuntimeError(closed), RuntimeError("another"), ValueError(closed)],
+        "a deadline was missed": [RuntimeError(closed)],
+    }
+    loop = asyncio.new_event_loop()
+    try:
+        for message, raised in faults.items():
+            for fault in raised:
+                report_fault(loop, {"message": message, "exception": fault})
+    finally:
+        loop.close()
+    assert [record.exc_info and record.exc_info[1] for record in caplog.records] == [
+        *faults["Fatal error on SSL protocol"][1:],
+        *faults["a deadline was missed"],
+    ]
