@@ -35,7 +35,7 @@ DAMAGE_MB ?= 300
 GROUPS ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long check format docs bench bench-audit bench-destinations bench-peers bench-producers bench-readers bench-turns mutants track-record sim trace freeze frozen jepsen upgrade hostile soak failover pipeline cdc-postgres spark-pipeline audit-damages audit-histories audit-live kill-all syscalls lock clean needs-python needs-java
+.PHONY: help demo test test-long check format docs reference bench bench-audit bench-destinations bench-peers bench-producers bench-readers bench-turns mutants track-record sim trace freeze frozen jepsen upgrade hostile soak failover pipeline cdc-postgres spark-pipeline audit-damages audit-histories audit-live kill-all syscalls lock clean needs-python needs-java
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -62,6 +62,9 @@ format: $(STAMP) ## format the sources in place
 docs: $(STAMP) ## build the site of these pages in site/; a broken link, a missing heading or an orphan fails
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file docs/site/mkdocs.yml
 	@echo "the site is in site/index.html"
+
+reference: $(STAMP) ## make the pages of docs/reference from the code
+	@$(BIN)/python -m tests.pages
 
 bench: $(STAMP) ## every work of the benchmark on clusters of its own
 	@for work in "append --writers 1" "append --writers 64" "append --writers 1024" bulk http catchup recover tail scan; do \

@@ -1,4 +1,4 @@
-"""What the pages need to become a site: the pages outside ``docs/``, and links into the repository.
+"""Makes a site of the pages, of the pages outside ``docs/``, and of the files that they link.
 
 The pages are written for the repository, where each link is a path. The site keeps these links: the README and its
 neighbours become pages, and each linked file of code becomes a page with the file's text. MkDocs calls the functions
@@ -25,9 +25,6 @@ OUTSIDE: Final = {"README.md": "about.md", "CONTRIBUTING.md": "contributing.md",
 EXPECTED: Final = frozenset(
     {
         "concepts.md",
-        "reference/cli.md",
-        "reference/python.md",
-        "reference/settings.md",
         "alerts.md",
         "comparison.md",
         "errors.md",
@@ -45,6 +42,7 @@ _FENCED: Final = re.compile(r"^( *)(```+|~~~+).*?^\1\2[ \t]*$", re.MULTILINE | r
 _LINK: Final = re.compile(r"\[((?:`[^`\n]*`|[^\[\]`])*)\]\(([^()\s]+)\)")
 _ITEM: Final = re.compile(r" *(?:[*+-]|\d{1,3}\.) ")
 _INNER: Final = re.compile(r" {2,3}(?=\S)")
+_CELL: Final = re.compile(r"<td>.*?</td>", re.DOTALL)
 _SHIM: Final = "https://unpkg.com/iframe-worker/shim"
 _log = logging.getLogger("mkdocs.hooks.site")
 
@@ -94,6 +92,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if page.file.src_uri.startswith(SOURCE):
         return markdown
     return _outside_code(markdown, lambda text: _lists(_LINK.sub(lambda link: _linked(link, page, files), text)))
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Removes the backslash before a bar in a table's code, as the repository's host does."""
+    return _CELL.sub(lambda cell: cell[0].replace("\\|", "|"), html)
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:

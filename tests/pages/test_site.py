@@ -64,6 +64,11 @@ def test_each_page_shows_in_the_site_what_it_shows_in_the_repository(site: Path)
     assert differing == {}
 
 
+def test_bars_in_tables_are_shown_without_a_backslash(site: Path) -> None:
+    assert "N|start|end|TIME" in _article(site, "reference/cli.html")
+    assert [name for _, name in _pages() if re.search(r"<td>[^\n]*\\\|", _article(site, name))] == []
+
+
 def test_no_page_fetches_anything_from_another_server(site: Path) -> None:
     fetching = re.compile(r"<(?:script|img|iframe|link)\b[^>]*(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
     pages = list(site.rglob("*.html"))
