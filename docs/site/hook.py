@@ -24,7 +24,6 @@ OUTSIDE: Final = {"README.md": "about.md", "CONTRIBUTING.md": "contributing.md",
 """The pages beside ``docs/``, and their paths in the site."""
 EXPECTED: Final = frozenset(
     {
-        "concepts.md",
         "alerts.md",
         "comparison.md",
         "errors.md",

@@ -50,7 +50,7 @@ FINDINGS: Final = {
     "repair": "a difference is left, or the repaired directory has a finding",
     "bench": "an append failed, or a check of the result failed",
 }
-"""The meaning of exit status 1. Commands that are not here end with 0 or 2, unless the outcome of an order is unknown."""
+"""The meaning of exit status 1. Other commands end with 0 or 2, unless the outcome of an order is unknown."""
 EXAMPLES: Final = {
     "demo": "vlsnlog demo --entries 10000",
     "cluster": "vlsnlog cluster --nodes 3 --dir data",
