@@ -12,15 +12,8 @@ import click
 from repl.cli.main import vlsnlog
 
 SHARED: Final = (
-    "--config",
-    "--log-level",
-    "--tls-ca",
-    "--tls-cert",
-    "--tls-key",
-    "--token-file",
-    "--group-key",
-    "--url",
-    "--json",
+    *("--config", "--log-level", "--url", "--json"),
+    *("--tls-ca", "--tls-cert", "--tls-key", "--token-file", "--group-key"),
 )
 """Options that many commands have. Their help is on the page once."""
 SECTIONS: Final = {
@@ -34,7 +27,7 @@ SECTIONS: Final = {
     "Prove and mend": ("audit", "repair", "truncate"),
     "Measure": ("bench",),
 }
-"""The commands, by what they are for."""
+"""The commands, by purpose."""
 FINDINGS: Final = {
     "demo": "a check of the demonstration failed",
     "append": "the outcome of an append is unknown",
@@ -55,7 +48,7 @@ EXAMPLES: Final = {
     "demo": "vlsnlog demo --entries 10000",
     "cluster": "vlsnlog cluster --nodes 3 --dir data",
     "node": "vlsnlog node --config data/n1/node.toml",
-    "config": "vlsnlog config --config data/n1/node.toml",
+    "config": "vlsnlog config --config node.toml",
     "status": "vlsnlog status --watch",
     "append": "vlsnlog append --key order-17 paid",
     "read": "vlsnlog read --from 2026-11-22T10:00 --key-prefix order- --follow",
@@ -99,9 +92,9 @@ EXAMPLES: Final = {
     "token list": "vlsnlog token list",
     "token revoke": "vlsnlog token revoke a1b2c3d4",
     "token rotate": "vlsnlog token rotate a1b2c3d4 --overlap 1h",
-    "certs ca": "vlsnlog certs ca pki",
-    "certs node": "vlsnlog certs node n1 pki --ca pki --host n1.example",
-    "certs client": "vlsnlog certs client billing pki --ca pki",
+    "certs ca": "vlsnlog certs ca certs",
+    "certs node": "vlsnlog certs node n1 certs --ca certs --host n1.example",
+    "certs client": "vlsnlog certs client billing certs --ca certs",
     "checkpoint": "vlsnlog checkpoint --url http://127.0.0.1:7701",
     "rotate": "vlsnlog rotate --url http://127.0.0.1:7701",
     "clean": "vlsnlog clean data/n1 --dry-run --retention-bytes 1GiB",
@@ -128,7 +121,7 @@ _HEAD: Final = """# Commands
 
 This page lists every command of `vlsnlog`, with its options, its exit status and an example.
 `make reference` makes the page from the code.
-`vlsnlog COMMAND --help` shows the same on a terminal.
+The option `--help` of a command shows the same on a terminal.
 
 ## For all commands
 
@@ -195,9 +188,8 @@ def _command(name: str, command: click.Command, parent: click.Context) -> Iterat
             assert below is not None
             yield from _command(f"{name} {inner}", below, context)
         return
-    yield f"\n```console\n$ {EXAMPLES[name]}\n```\n\n"
     pieces = " ".join(command.collect_usage_pieces(context)).replace("[OPTIONS]", "[options]")
-    yield f"Usage: `vlsnlog {name} {pieces}`".replace(" `\n", "`\n") + "\n"
+    yield f"\n```text\nvlsnlog {name} {pieces}\n```\n\nExample:\n\n```console\n$ {EXAMPLES[name]}\n```\n"
     if name == "node":
         yield "\nEach [setting](settings.md) of a node is an option: `segment_bytes` is `--segment-bytes`. "
         yield "`--member NAME=URL` names one member, and is used once for each.\n"
@@ -211,7 +203,7 @@ def _command(name: str, command: click.Command, parent: click.Context) -> Iterat
         yield "\n" + _table(rows)
     shared = [flag for flag in SHARED[2:] if any(flag in each.opts for each in command.params)]
     if shared:
-        yield f"\nShared options: {', '.join(f'`{flag}`' for flag in shared)}.\n"
+        yield f"\n[Shared options](#for-all-commands): {', '.join(f'`{flag}`' for flag in shared)}.\n"
     finding = FINDINGS.get(name) or FINDINGS.get(name.split()[0])
     if finding:
         yield f"\nExit status 1: {finding}.\n"

@@ -39,7 +39,7 @@ SECTIONS: Final = {
     "Clients' connections": ("head_s", "idle_s", "readers_max"),
     "Consumers inside the node": ("cdc_buffer_bytes", "cdc"),
 }
-"""All settings of a node, by what they are about."""
+"""All settings of a node, by subject."""
 
 _HEAD: Final = f"""# Settings
 

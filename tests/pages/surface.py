@@ -16,6 +16,8 @@ from typing import Any, Final
 CLIENT: Final = "repl"
 """The package that programs import. Its name stands here only."""
 LOCAL: Final = "vlsn"
+ROOTS: Final = ("repl", "vlsn")
+"""The packages whose classes are documented, whatever package they are imported from."""
 ERRORS: Final = "vlsn.errors"
 WIDTH: Final = 96
 SECTIONS: Final = {
@@ -95,7 +97,7 @@ def _error(module: ModuleType, name: str) -> str:
 def _item(module: ModuleType, name: str, prefix: str = "") -> str:
     value = getattr(module, name)
     head = f"\n### `{prefix}{name}`\n"
-    if isinstance(value, type) and value.__module__.startswith((CLIENT, LOCAL)):
+    if isinstance(value, type) and _is_ours(value):
         return head + _class(value, name, prefix)
     if inspect.isfunction(value):
         return head + _function(value, name)
@@ -140,8 +142,12 @@ def _own_doc(kind: type) -> str:
     return "" if text.startswith(f"{kind.__name__}(") else inspect.cleandoc(text)
 
 
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] in ROOTS
+
+
 def _bases(kind: type) -> list[type]:
-    return [each for each in kind.__mro__ if each.__module__.split(".")[0] in (CLIENT, LOCAL)]
+    return [each for each in kind.__mro__ if _is_ours(each)]
 
 
 def _methods(kind: type) -> Iterator[tuple[str, Any]]:
@@ -193,7 +199,8 @@ def _doc_of(after: ast.stmt | None) -> str:
 
 def _alias(module: ModuleType, name: str) -> str:
     """Returns an alias of a type as its module declares it, with the docstring below."""
-    source: ModuleType = import_module(module._FROM[name])
+    places = {**import_module(ROOTS[0])._FROM, **getattr(module, "_FROM", {})}
+    source = import_module(places[name])
     body = ast.parse(inspect.getsource(source)).body
     for each, after in zip(body, [*body[1:], None], strict=True):
         targets = (
