@@ -1,8 +1,8 @@
 """A replicated log: node, group, HTTP, command line, client, audit.
 
-from repl import connect, connect_sync
+    from repl import connect, connect_sync      # the same as `from vlsnlog import …`
 
-The package also exports the errors that its calls raise: ``from repl import NotMaster, OutcomeUnknown``.
+The package has the names of ``vlsnlog``, the errors that calls raise included.
 """
 
 from __future__ import annotations
@@ -12,114 +12,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from repl.api import Acks as Acks
-    from repl.api import Appended as Appended
-    from repl.api import ConsumerAt as ConsumerAt
-    from repl.api import ConsumerChange as ConsumerChange
-    from repl.api import ProducerAt as ProducerAt
-    from repl.api import SinkAt as SinkAt
-    from repl.api import SinkChange as SinkChange
-    from repl.api import Span as Span
-    from repl.api import Spans as Spans
-    from repl.arrow.read import read_arrow as read_arrow
-    from repl.client.block_pages import BlocksPage as BlocksPage
-    from repl.client.client import Client as Client
-    from repl.client.codec import CodecName as CodecName
-    from repl.client.connect import connect as connect
-    from repl.client.consumer import Consumer as Consumer
-    from repl.client.destination import Destination as Destination
-    from repl.client.destination import Message as Message
-    from repl.client.destination import Messages as Messages
-    from repl.client.destinations import Destinations as Destinations
-    from repl.client.endpoints import Endpoints as Endpoints
-    from repl.client.endpoints import Status as Status
-    from repl.client.page import Page as Page
-    from repl.client.positions import Positions as Positions
-    from repl.client.reader import Consistency as Consistency
-    from repl.client.sinks import Sinks as Sinks
-    from repl.client.starting import Begin as Begin
-    from repl.client.sync import SyncClient as SyncClient
-    from repl.client.sync import SyncSinks as SyncSinks
-    from repl.client.sync import SyncTransaction as SyncTransaction
-    from repl.client.sync import connect_sync as connect_sync
-    from repl.client.sync_consumer import SyncConsumer as SyncConsumer
-    from repl.client.sync_consumer import SyncPositions as SyncPositions
-    from repl.client.sync_destination import SyncDestination as SyncDestination
-    from repl.client.sync_destination import SyncDestinations as SyncDestinations
-    from repl.client.sync_destination import SyncMessage as SyncMessage
-    from repl.client.sync_destination import SyncMessages as SyncMessages
-    from repl.client.transaction import Transaction as Transaction
-    from repl.tls_files import TlsFiles as TlsFiles
-    from vlsn.durability import Durability as Durability
-    from vlsn.durability import GivenDurability as GivenDurability
-    from vlsn.durability import GroupDurability as GroupDurability
-    from vlsn.errors import *  # noqa: F403
-    from vlsn.format.block import Entry as Entry
-    from vlsn.format.rows import Rows as Rows
-    from vlsn.seams import Buffer as Buffer
-    from vlsn.state.producer_lives import ProducerPlace as ProducerPlace
-    from vlsn.state.sinks import SinkState as SinkState
-
-_FROM = {
-    "Acks": "repl.api",
-    "Appended": "repl.api",
-    "Begin": "repl.client.starting",
-    "BlocksPage": "repl.client.block_pages",
-    "Buffer": "vlsn.seams",
-    "Client": "repl.client.client",
-    "CodecName": "repl.client.codec",
-    "Consistency": "repl.client.reader",
-    "Consumer": "repl.client.consumer",
-    "ConsumerAt": "repl.api",
-    "ConsumerChange": "repl.api",
-    "Destination": "repl.client.destination",
-    "Destinations": "repl.client.destinations",
-    "Durability": "vlsn.durability",
-    "Endpoints": "repl.client.endpoints",
-    "Entry": "vlsn.format.block",
-    "GivenDurability": "vlsn.durability",
-    "GroupDurability": "vlsn.durability",
-    "Message": "repl.client.destination",
-    "Messages": "repl.client.destination",
-    "Page": "repl.client.page",
-    "Positions": "repl.client.positions",
-    "ProducerAt": "repl.api",
-    "ProducerPlace": "vlsn.state.producer_lives",
-    "Rows": "vlsn.format.rows",
-    "SinkAt": "repl.api",
-    "SinkChange": "repl.api",
-    "SinkState": "vlsn.state.sinks",
-    "Sinks": "repl.client.sinks",
-    "Span": "repl.api",
-    "Spans": "repl.api",
-    "Status": "repl.client.endpoints",
-    "SyncClient": "repl.client.sync",
-    "SyncConsumer": "repl.client.sync_consumer",
-    "SyncDestination": "repl.client.sync_destination",
-    "SyncDestinations": "repl.client.sync_destination",
-    "SyncMessage": "repl.client.sync_destination",
-    "SyncMessages": "repl.client.sync_destination",
-    "SyncPositions": "repl.client.sync_consumer",
-    "SyncSinks": "repl.client.sync",
-    "SyncTransaction": "repl.client.sync",
-    "TlsFiles": "repl.tls_files",
-    "Transaction": "repl.client.transaction",
-    "connect": "repl.client.connect",
-    "connect_sync": "repl.client.sync",
-    "read_arrow": "repl.arrow.read",
-}
+    from vlsnlog import *  # noqa: F403
 
 
 def __getattr__(name: str) -> Any:
     # imported on first use, so that the command line starts without aiohttp and NumPy
-    from importlib import import_module
+    import vlsnlog
 
-    from vlsn.errors import classes
-
-    if name == "__all__":
-        return [*_FROM, *classes()]
-    if name in _FROM:
-        return getattr(import_module(_FROM[name]), name)
-    if name in (errors := classes()):
-        return errors[name]
+    if name == "__all__" or (not name.startswith("_") and hasattr(vlsnlog, name)):
+        return getattr(vlsnlog, name)
     raise AttributeError(f"module 'repl' has no attribute {name!r}")

@@ -20,6 +20,9 @@ from vlsn.levels import LEVELS, Levels
 from vlsn.state.producers import ProducerPlace
 from vlsn.state.sinks import SinkState
 
+START, END = "start", "end"
+"""Where a reader begins if it names no VLSN and no time: at the log's first entry, or after its last durable one."""
+
 
 class Acks(StrEnum):
     """The members whose syncs an append waits for before it is answered."""

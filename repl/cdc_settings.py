@@ -276,6 +276,8 @@ class WebhookOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The certificates to trust instead of the system's authorities."""
     plain_http: bool = False
     """Whether ``http://`` is allowed. Without TLS, others can read what is sent."""
+    format: Literal["lines", "standard"] = "lines"
+    """The body of a request: a line of JSON for each event, or one JSON object as Standard Webhooks has it."""
     lanes: Annotated[int, msgspec.Meta(ge=1, le=32)] = 1
     """A batch is split into this many parallel requests. All events of one key use the same lane (request)."""
     batch_events: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 500

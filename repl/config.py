@@ -24,6 +24,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from repl.cdc_settings import CdcSettings, cdc_settings
+from repl.credentials.urls import check_url
 from vlsn import limits
 from vlsn.errors import BadArgument
 from vlsn.ids import NodeName, is_name
@@ -273,38 +274,12 @@ def check_members(members: Mapping[NodeName, str]) -> None:
         owners[url] = name
 
 
-def check_url(key: str, url: str) -> None:
-    """Checks that a URL is ``http://HOST:PORT`` or ``https://HOST:PORT`` without a path."""
-    example = "write it as http://HOST:PORT"
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        raise BadArgument(f"{key}: {url!r} is no URL; {example}") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise BadArgument(f"{key}: {url!r} is no http URL; {example}")
-    if not port:
-        raise BadArgument(f"{key}: {url!r} names no port; {example}")
-    if parts.path or parts.query or parts.fragment or parts.username:
-        raise BadArgument(f"{key}: {url!r} has more than host and port; {example}")
-
-
 def split_listen(text: str) -> tuple[str, int]:
     """Splits ``HOST:PORT`` or ``[V6]:PORT``."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not _PORT.match(port) or int(port) > 65_535:
         raise BadArgument(f"listen: {text!r} is not understood; write it as HOST:PORT, such as 127.0.0.1:7701")
     return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def split_urls(text: str) -> list[str]:
-    """Splits a comma-separated list of URLs, in order. Removes repeated URLs and trailing slashes."""
-    urls = list(dict.fromkeys(part.strip().rstrip("/") for part in text.split(",") if part.strip()))
-    if not urls:
-        raise BadArgument("url: empty; give at least one http://HOST:PORT")
-    for url in urls:
-        check_url("url", url)
-    return urls
 
 
 def parse_members(pairs: Iterable[str]) -> dict[NodeName, str]:

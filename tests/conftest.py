@@ -20,6 +20,9 @@ from hypothesis import HealthCheck, settings
 
 _SLOW_MACHINE = [HealthCheck.too_slow]
 
+os.environ["XDG_CONFIG_HOME"] = "/nonexistent/of-tests"
+"""Contexts of whoever runs the tests reach no command."""
+
 settings.register_profile("dev", max_examples=100, deadline=None, suppress_health_check=_SLOW_MACHINE)
 settings.register_profile(
     "ci", max_examples=150, derandomize=True, deadline=None, print_blob=True, suppress_health_check=_SLOW_MACHINE

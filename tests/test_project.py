@@ -17,13 +17,14 @@ import pytest
 
 from repl.cli.main import vlsnlog
 from repl.events import ERRORS, KINDS, WARNINGS
+from vlsn.levels import LEVELS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-_COMMAND = re.compile(r"`(?:\$ )?vlsnlog ([a-z]+)|^\$ vlsnlog ([a-z]+)", re.MULTILINE)
+_COMMAND = re.compile(r"`(?:\$ )?vlsnlog ([a-z][a-z-]*)|^\$ vlsnlog ([a-z][a-z-]*)", re.MULTILINE)
 _LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 _SECTION = re.compile(r"\]\(([^)#:\s]*)#([^)]+)\)")
 _FLAG = re.compile(r"(?<![\w-])(--[a-z][a-z-]*)")
@@ -175,6 +176,19 @@ def test_commands_on_pages_have_the_flags_that_they_are_shown_with(page: Path) -
         if name is not None:
             strange += [f"{name} {flag}" for flag in _FLAG.findall(line) if flag not in flags[name] | {"--help"}]
     assert strange == []
+
+
+def test_speeds_in_the_comparison_are_measured_ones() -> None:
+    speeds = (ROOT / "docs/comparison.md").read_text().split("## Speed")[1].split("\n## ")[0]
+    figures = set(re.findall(r"\d+,\d{3}(?=/s)|\d\.\d\d ms", speeds))
+    measured = (ROOT / "docs/performance.md").read_text()
+    assert len(figures) > 10 and [each for each in sorted(figures) if each not in measured] == []
+
+
+def test_upgrade_notes_have_a_row_for_each_level() -> None:
+    notes = (ROOT / "docs/upgrade-notes.md").read_text()
+    assert [int(level) for level in re.findall(r"^\| (\d+) \|", notes, re.MULTILINE)] == [*range(1, LEVELS.max + 1)]
+    assert f"speaks levels {LEVELS.min} to {LEVELS.max}." in notes
 
 
 def test_the_design_names_every_room() -> None:

@@ -2,11 +2,12 @@
 
 There is one class for each kind of error that a caller would handle differently. Faults of this node (``LogFailed``,
 ``Damaged``) and faults of a peer or client (``BadBody``, ``FeedRefused``) have different classes. Each class defines
-three attributes:
+four attributes:
 
     slug         the stable type that HTTP and the command line show
     retry_safe   nothing of the call was or will be logged, so that repeating the call cannot log an entry twice
     transient    the same append may well succeed a moment later: a client repeats it until its deadline
+    finding      a command that ends with the error has found something out: its exit status is 1, else 2
 
 A class sets ``retry_safe`` itself or inherits it from a class that does, but never from the root class.
 """
@@ -27,6 +28,7 @@ class VlsnLogError(Exception):
     slug: ClassVar[str] = "internal"
     retry_safe: ClassVar[bool] = False
     transient: ClassVar[bool] = False
+    finding: ClassVar[bool] = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles the error by ``args`` and attributes, without ``__init__``. An error that cannot be
@@ -257,6 +259,7 @@ class OutcomeUnknown(VlsnLogError):
 
     slug = "outcome-unknown"
     retry_safe = False
+    finding = True
 
 
 class TransactionGone(VlsnLogError):
@@ -292,6 +295,7 @@ class Damaged(VlsnLogError):
 
     slug = "damaged"
     retry_safe = True
+    finding = True
 
     def __init__(self, message: str, *, file: str = "", offset: int = 0, vlsn: int = 0) -> None:
         super().__init__(message)
@@ -481,6 +485,7 @@ class IntegrityFault(VlsnLogError):
 
     slug = "integrity-fault"
     retry_safe = False
+    finding = True
 
     def __init__(self, detail: str, *, vlsn: int = 0) -> None:
         super().__init__(detail)

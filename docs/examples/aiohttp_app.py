@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from repl import Client, Trimmed, VlsnLogError, connect
+from vlsnlog import Client, Trimmed, VlsnLogError, connect
 
 LOG: web.AppKey[Client[Any]] = web.AppKey("log", Client)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -10,7 +10,7 @@ import asyncio
 import signal
 import sys
 
-from repl import StaleTerm, VlsnLogError, connect
+from vlsnlog import StaleTerm, VlsnLogError, connect
 
 AGAIN_S = 1.0
 

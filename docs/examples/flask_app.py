@@ -12,7 +12,7 @@ from typing import Any
 
 from flask import Flask, Response, jsonify, request
 
-from repl import SyncClient, Trimmed, VlsnLogError, connect_sync
+from vlsnlog import SyncClient, Trimmed, VlsnLogError, connect_sync
 
 app = Flask(__name__)
 _opening = threading.Lock()

@@ -11,7 +11,7 @@ import signal
 import sqlite3
 import sys
 
-from repl import NotInLog, Page, Trimmed, connect
+from vlsnlog import NotInLog, Page, Trimmed, connect
 
 TABLES = """
 create table if not exists totals (customer text primary key, cents integer not null);

@@ -25,12 +25,8 @@ OUTSIDE: Final = {"README.md": "about.md", "CONTRIBUTING.md": "contributing.md",
 EXPECTED: Final = frozenset(
     {
         "alerts.md",
-        "comparison.md",
-        "errors.md",
         "http.md",
         "install.md",
-        "upgrade-notes.md",
-        "when-not-to-use.md",
     }
 )
 """Pages that the navigation may name before they exist."""

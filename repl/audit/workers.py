@@ -20,6 +20,8 @@ from typing import Any, Final
 from zipfile import ZIP_DEFLATED, ZipFile
 
 PACKAGES: Final = ("vlsn", "feeder", "replica", "repl")
+FRONT: Final = "repl/front"
+"""The directory of the package ``vlsnlog`` in a tree of sources; a wheel has the package beside the others."""
 ARCHIVE: Final = "vlsnlog.zip"
 _UNSET: Final = "python3"
 """The interpreter that PySpark uses if none is configured."""
@@ -34,7 +36,7 @@ def equip(context: Any) -> None:
     if context.master.startswith("local"):
         before = context.environment.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
         if str(root) not in before.split(os.pathsep):
-            context.environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), before]))
+            context.environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), str(root / FRONT), before]))
     elif not any(os.path.basename(path) == ARCHIVE for path in context._python_includes):
         context.addPyFile(str(archive(root, Path(mkdtemp(prefix="vlsnlog-spark-")))))
 
@@ -49,5 +51,9 @@ def archive(root: Path, directory: Path) -> Path:
     with ZipFile(path, "w", ZIP_DEFLATED) as file:
         for package in PACKAGES:
             for source in sorted((root / package).rglob("*.py")):
-                file.write(source, source.relative_to(root))
+                if not source.is_relative_to(root / FRONT):
+                    file.write(source, source.relative_to(root))
+        place = root / FRONT if (root / FRONT).is_dir() else root
+        for source in sorted((place / "vlsnlog").rglob("*.py")):
+            file.write(source, source.relative_to(place))
     return path

@@ -10,7 +10,8 @@ from repl.bench.memory import Reserve
 from repl.bench.report import BenchReport, Ceilings, Outcome
 from repl.bench.target import Given, Own, check_range, check_space
 from repl.bench.works import WORKS, Load, Work
-from repl.config import ACK_POLICIES, split_urls
+from repl.config import ACK_POLICIES
+from repl.credentials.urls import split_urls
 from vlsn.durability import group_durability
 from vlsn.errors import BadArgument
 from vlsn.limits import BATCH_ENTRIES_MAX, BODY_BYTES_MAX, ENTRY_BYTES_MAX

@@ -20,7 +20,7 @@ from typing import Any, Final
 import click
 
 from repl.cli.options import config_option, log_level_option
-from vlsn.errors import Damaged, IntegrityFault, OutcomeUnknown, VlsnLogError, said_of
+from vlsn.errors import VlsnLogError, said_of
 
 OK: Final = 0
 FINDING: Final = 1
@@ -35,6 +35,8 @@ _COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "node": ("node", "Run one node."),
     "append": ("append", "Append a value, or the lines of a file or of stdin."),
     "read": ("read", "Print entries."),
+    "check": ("check", "Look at disk, clock, port, versions and certificates, before and beside a node."),
+    "debug-bundle": ("debug_bundle", "Collect status, metrics, events and logs in one zip, without secrets."),
     "status": ("status", "Ask every member for its status."),
     "group": ("group", "Show the members and settings, change or move one, raise the level, move mastership."),
     "consumer": ("consumer", "Show where consumers are, move or delete their positions."),
@@ -56,7 +58,9 @@ _COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "export": ("export", "Write entries as Parquet or JSON files, each exactly once, by Spark."),
     "bench": ("bench", "Measure a cluster, or the local log alone."),
     "certs": ("certs", "Make certificates for TLS."),
+    "context": ("context", "Name groups, so that commands need no --url."),
     "config": ("config", "Print the settings and where each comes from."),
+    "explain": ("explain", "Explain an error: what happened, and what to do."),
 }
 _MODULES: Final = "repl.cli."
 
@@ -80,7 +84,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command = getattr(import_module(_MODULES + _COMMANDS[cmd_name][0]), cmd_name)
+        command = getattr(import_module(_MODULES + _COMMANDS[cmd_name][0]), cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
 
@@ -166,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def status_of(error: VlsnLogError) -> int:
     """Returns the exit status of a finding or of a refusal."""
-    return FINDING if isinstance(error, OutcomeUnknown | Damaged | IntegrityFault) else REFUSED
+    return FINDING if error.finding else REFUSED
 
 
 def _fail(command: str, message: str, status: int) -> int:

@@ -18,6 +18,7 @@ import click
 from repl import config
 from repl.config import ACK_POLICIES, DEFAULT_URL, ENVIRONMENT_PREFIX, LOG_LEVELS
 from repl.credentials import bearer
+from repl.credentials.urls import split_urls
 from vlsn.errors import BadArgument
 from vlsn.ids import is_name, is_part
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 _FROM_FILE: Final = "vlsnlog.config"
+_CONTEXT: Final = "vlsnlog.context"
 _DIRECTORY: Final = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
@@ -211,13 +213,39 @@ def key_option(function: F) -> F:
     )(function)
 
 
+def _load_context(ctx: click.Context, _: click.Parameter, name: str | None) -> None:
+    """Takes the context's values as defaults, below those of the config file."""
+    if ctx.resilient_parsing:
+        return
+    from repl.cli.contexts import Contexts
+
+    contexts = Contexts.read()
+    if name is None and not contexts.current:
+        return
+    ctx.meta[_CONTEXT] = name or contexts.current
+    ctx.default_map = {**contexts.of(name or contexts.current).defaults(), **(ctx.default_map or {})}
+
+
+def context_name() -> str:
+    """Returns the name of the context that this command uses; "" if it uses none."""
+    return str(click.get_current_context().meta.get(_CONTEXT, ""))
+
+
 def url_option(function: F) -> F:
-    """Adds ``--url``, a checked list of URLs, and the options for the files of TLS and of the token."""
+    """Adds ``--url``, a checked list of URLs, ``--context``, and the options for the files of TLS and of the token."""
+    function = click.option(
+        "--context",
+        metavar="NAME",
+        is_eager=True,
+        expose_value=False,
+        callback=_load_context,
+        help="Name of a context: `vlsnlog context list`. Default: the one in use.",
+    )(function)
     return click.option(
         "--url",
         default=DEFAULT_URL,
         show_default=True,
-        callback=lambda ctx, option, value: config.split_urls(value),
+        callback=lambda ctx, option, value: split_urls(value),
         help="URLs of nodes, separated by commas.",
     )(client_options(function))
 

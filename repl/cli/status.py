@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from repl.cli.asking import network
-from repl.cli.options import Command, json_option, url_option
+from repl.cli.contexts import learned
+from repl.cli.options import Command, context_name, json_option, url_option
 from repl.cli.report import print_json, print_table, several, size
 from repl.cli.signals import run
 from repl.cli.upgrade import may_be_raised
@@ -43,7 +44,10 @@ def status(url: list[str], as_json: bool, watch: bool) -> int:
             run(_watch(url, as_json))
         except KeyboardInterrupt:
             return 0
-    return 1 if _show(run(ask(url)), as_json) else 0
+    nodes = run(ask(url))
+    if name := context_name():
+        learned(name, nodes)
+    return 1 if _show(nodes, as_json) else 0
 
 
 def _show(nodes: Sequence[dict[str, Any]], as_json: bool) -> list[str]:
@@ -100,8 +104,7 @@ async def _ask(endpoints: Endpoints, urls: Sequence[str]) -> list[dict[str, Any]
     for url, answer in answers.items():
         if isinstance(answer, Status):
             nodes[answer.node or url] = {**answer.document, "url": url}
-        else:
-            name = names.get(url, "")
+        elif (name := names.get(url, "")) not in known:  # a node that answers at one URL is no silent one
             nodes[name or url] = {"node": name, "url": url, "state": UNREACHABLE, "reason": str(answer)}
     return [nodes[name] for name in sorted(nodes)]
 

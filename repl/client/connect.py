@@ -16,8 +16,8 @@ from repl.client.client import Client as Client
 from repl.client.client import acks_of as acks_of
 from repl.client.client import real_network as real_network
 from repl.client.codec import CodecName, codec_of
-from repl.config import split_urls
 from repl.credentials.bearer import Bearer
+from repl.credentials.urls import split_urls
 from repl.tls_files import TlsFiles
 from repl.web.types import Network
 from vlsn.durability import GivenDurability, group_durability

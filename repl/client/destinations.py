@@ -19,7 +19,6 @@ from repl.client.destination_stream import DestinationStream, Lost
 from repl.client.endpoints import Endpoints
 from repl.client.master_calls import MasterCalls
 from repl.destinations import message_batch
-from repl.destinations.destinations_http import UUID
 from repl.web import ndjson
 from repl.web.types import Network
 from vlsn.errors import BadArgument, ChannelClosed, NotMaster, Unreachable
@@ -117,7 +116,7 @@ class Destinations:
         path = f"{_path(name)}/messages?max={most}&wait={wait_s:g}"
         accept = message_batch.CONTENT_TYPE
         answer = await self._calls.call("GET", path, again=True, answer_s=wait_s + 5.0, accept=accept)
-        return answer.headers.get(UUID, ""), message_batch.decode(bytes(answer.body))
+        return answer.headers.get(message_batch.UUID, ""), message_batch.decode(bytes(answer.body))
 
     async def connect(self, name: str, most: int, together: int, lost: Lost) -> DestinationStream:
         """Connects a worker that receives messages. ``next`` of the connection returns up to ``most`` messages; the

@@ -20,13 +20,12 @@ from urllib.parse import quote
 
 import msgspec
 
-from repl.api import ANY, Freshness, ProducerAt, Spans
+from repl.api import ANY, END, Freshness, ProducerAt, Spans
 from repl.api import LINEARIZABLE as ALL_ACKNOWLEDGED
 from repl.client.answers import decoded, refused_by_half, right
 from repl.client.backoff import retrying
 from repl.client.endpoints import SILENT_S, Endpoints, silence_of, speaks_otherwise
 from repl.client.page import Page, VlsnPlace, decode_blocks
-from repl.read.starting_point import END
 from repl.web import ndjson
 from repl.web.limits import LAG_S_MAX, READ_LIMIT_MAX
 from repl.web.types import DURABLE as DURABLE_END

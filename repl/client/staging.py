@@ -35,11 +35,10 @@ from vlsn.errors import (
     WrongVersion,
 )
 from vlsn.format.producer_columns import HANDLE_SEQUENCE
-from vlsn.format.submission import Transaction, check_transaction
+from vlsn.format.submission import Transaction, check_transaction, cost_of
 from vlsn.levels import TRANSACTIONS
 from vlsn.limits import MIB
 from vlsn.together import failure_of
-from vlsn.write.queue import cost_of
 
 PATH: Final = "/v1/transactions"
 _WHAT: Final = "transaction"

@@ -59,7 +59,6 @@ PATH = "/v1/destinations"
 ORDERS = ("pause", "resume", "move", "retry-dead", "delete-dead")
 MESSAGES_MAX = 10_000
 MESSAGES = 100
-UUID = "Vlsnlog-Destination"
 """The HTTP header of an answer with messages, for the uuid of the messages' destination."""
 ACK_BODY_BYTES_MAX = 256 * KIB
 """The largest body of a call that acknowledges or returns messages, in bytes."""
@@ -186,7 +185,7 @@ class DestinationRoutes:
         else:
             kind = ndjson.CONTENT_TYPE
             body = await self._pieces.run(ndjson.encode_messages(found.columns.entries(), found.attempts))
-        return Response(200, {"Content-Type": kind, "Cache-Control": "no-store", UUID: found.uuid}, body)
+        return Response(200, {"Content-Type": kind, "Cache-Control": "no-store", message_batch.UUID: found.uuid}, body)
 
     async def _consume(self, name: str, request: Request) -> Upgrade:
         query.only(request.query, _CONSUME)

@@ -27,6 +27,8 @@ from vlsn.format.rows import I64
 from vlsn.ids import Term, Vlsn
 
 CONTENT_TYPE: Final = "application/x-vlsnlog-messages"
+UUID: Final = "Vlsnlog-Destination"
+"""The header of such an answer that has the destination's UUID."""
 _HEAD: Final = struct.Struct("<4sIII")
 _MAGIC: Final = b"VLM1"
 Row = tuple[int, int, int, bytes | None, bytes]

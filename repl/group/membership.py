@@ -108,8 +108,8 @@ def with_member(group: GroupEntry, add: Add, incarnation: str) -> GroupEntry:
 
 
 def with_url(group: GroupEntry, move: Move, incarnation: str) -> GroupEntry:
-    """Sets another URL for ``move.name``. The node with ``incarnation`` has answered at that URL. Raises
-    ``BadArgument``."""
+    """Sets another URL for ``move.name``. The node with ``incarnation`` has answered at that URL. Returns an equal
+    group if the member has that URL already. Raises ``BadArgument``."""
     url = move.url.rstrip("/")
     moved = member_of(group, move.name)
     if moved.incarnation != incarnation:
@@ -118,8 +118,8 @@ def with_url(group: GroupEntry, move: Move, incarnation: str) -> GroupEntry:
             "it is another store"
         )
     for member in group.members:
-        if member.url == url:
-            raise BadArgument(f"{member.name} is at {url} already")
+        if member.url == url and member is not moved:
+            raise BadArgument(f"{url} is the member {member.name}; each has its own URL")
     return _checked(_with(group, move.name, url=url))
 
 

@@ -31,11 +31,11 @@ from vlsn.errors import (
     WrongVersion,
 )
 from vlsn.format.same_submission import lies_in
-from vlsn.format.submission import Submission, Transaction, check_transaction
+from vlsn.format.submission import Submission, Transaction, check_transaction, cost_of
 from vlsn.ids import Vlsn
 from vlsn.levels import DURABILITIES, TRANSACTIONS
 from vlsn.seams import Buffer
-from vlsn.write.queue import Pending, cost_of
+from vlsn.write.queue import Pending
 
 SETTLE_S = 1.0
 """A new master whose replicas are not connected yet holds appends back for this many seconds, instead of refusing

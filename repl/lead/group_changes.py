@@ -126,8 +126,9 @@ class Changes:
     # Users' changes.
 
     async def change(self, change: Change) -> dict[str, Any]:
-        """Makes a change of the group; durable on return. Raises before the change is logged: ``BadArgument``,
-        ``GroupBusy``, ``InsufficientReplicas``, ``NoSpace`` or ``NotMaster``. Also raises ``OutcomeUnknown``."""
+        """Makes a change of the group; durable on return. Logs nothing if the group is so already: an order whose
+        answer was lost is sent again. Raises before the change is logged: ``BadArgument``, ``GroupBusy``,
+        ``InsufficientReplicas``, ``NoSpace`` or ``NotMaster``. Also raises ``OutcomeUnknown``."""
         membership.check_level(change, self._log.view.level)
         match change:
             case Add():
@@ -145,6 +146,8 @@ class Changes:
                 )
             case Prefer():
                 proposed = membership.with_priority(self._group(), change.name, change.priority)
+        if proposed == self._group() and self.settled:
+            return {"vlsn": self.at, **document(self._lead.opened)}
         self._member.event("group.change", change=change.__struct_config__.tag, member=change.name)
         durable = self._append(proposed)
         try:

@@ -23,7 +23,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from repl.net.tls import HANDSHAKE_S, PEER_MARK, Trust
+from repl.web import problem
 from repl.web.types import TLS, TLS_ALONE
+from vlsn.errors import Misdirected
 
 HANDSHAKES_A_TURN = 4
 HANDSHAKES_MAX = 64
@@ -35,9 +37,7 @@ SWEEP_S = 1.0
 _TLS = 0x16
 """The first byte of a ClientHello's record; no method of HTTP begins with it."""
 _MARK = PEER_MARK.encode()
-_PLAIN_REFUSED = (
-    b'{"type":"misdirected","title":"Misdirected","status":421,"detail":"this node speaks TLS alone: use https://"}'
-)
+_PLAIN_REFUSED = problem.document(Misdirected("this node speaks TLS alone: use https://"))
 _TLS_HEADER = f"{TLS}: {TLS_ALONE}".encode()
 _REFUSAL = (
     b"HTTP/1.1 421 Misdirected Request\r\nContent-Type: application/problem+json\r\nConnection: close\r\n"

@@ -300,6 +300,8 @@ class Gateway:
             return {"GET": Route(partial(self._entry, item=item), Role.READ)}
         if item and collection == "/v1/producers":
             return {"GET": Route(partial(self._producer, item=item), Role.READ)}
+        if item and collection == problem.HELP_PATH:
+            return {"GET": Route(partial(self._status.error, slug=item), Role.OPEN)}
         if item and collection == "/v1/segments":
             return {"GET": Route(partial(self._segment, item=item), Role.READ)}
         raise NotFound(f"there is no {path[:100]}")

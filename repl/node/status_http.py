@@ -13,7 +13,7 @@ from repl.credentials.loopback import is_loopback
 from repl.node.metrics import metrics_text
 from repl.node.parts import NodeParts
 from repl.node.status import founding, long_status, readiness, status
-from repl.web import query
+from repl.web import explained, problem, query
 from repl.web.limits import EVENTS_MAX, PIECE_BYTES, PIECE_COST, RETRY_AFTER_S, TOLD_S
 from repl.web.slices import Slices
 from repl.web.types import Request, Response
@@ -31,6 +31,8 @@ _PAGE_HEADERS = {
     "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
 }
+_TEXT_HEADERS = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"}
+"""For Markdown, which browsers show as plain text only."""
 _JSON = {"Content-Type": "application/json", "Cache-Control": "no-store"}
 
 
@@ -121,11 +123,17 @@ class StatusRoutes:
             "title": "The node is not ready",
             "status": 503,
             "detail": "; ".join(reasons),
+            "help": problem.help_of("not-ready"),
             "ready": False,
             "reasons": reasons,
         }
-        headers = {"Content-Type": "application/problem+json", "Retry-After": str(RETRY_AFTER_S)}
+        headers = {"Content-Type": problem.CONTENT_TYPE, "Retry-After": str(RETRY_AFTER_S)}
         return Response(503, headers, msgspec.json.encode(fields))
+
+    async def error(self, request: Request, *, slug: str) -> Response:
+        """Answers the entry of an error's slug, as Markdown. Raises ``NotFound``."""
+        query.only(request.query, _NONE)
+        return Response(200, _TEXT_HEADERS, explained.entry(slug).encode())
 
     async def page(self, request: Request) -> Response:
         return Response(200, _PAGE_HEADERS, _PAGE)

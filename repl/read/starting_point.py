@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from repl.api import END, START
 from repl.read.reads import Reads
 from repl.web import query
 from vlsn.errors import BadArgument
@@ -16,7 +17,6 @@ from vlsn.ids import NUMBER_MAX
 from vlsn.times import time_of
 
 PARAMETERS = frozenset({"from", "at"})
-START, END = "start", "end"
 
 
 @dataclass(frozen=True, slots=True)

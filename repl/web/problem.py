@@ -1,7 +1,9 @@
 """Problem documents (RFC 9457): makes one of each error, and makes an error of a problem document.
 
 ``type`` is the error's slug, which is stable and determines the status. ``title`` is the slug's general meaning, and
-``detail`` says what happened this time. The error's own facts are added (``first``, ``file`` …).
+``detail`` says what happened this time. ``help`` is the path of the slug's entry on the same node
+(``repl.web.explained``): a URL relative to the call would lead elsewhere from each path. The error's own facts are
+added (``first``, ``file`` …).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from vlsn.errors import Damaged, Lagging, NotInLog, StaleSession, Trimmed, VlsnL
 from vlsn.format.records import JSON_FAULTS
 
 CONTENT_TYPE = "application/problem+json"
+HELP_PATH = "/errors"
 DETAIL_BYTES_MAX = 600
 DOCUMENT_BYTES_MAX = 4 * 1024
 """The most bytes of a problem document, if every byte of the detail is escaped."""
@@ -26,45 +29,45 @@ _log = logging.getLogger(__name__)
 _KINDS: Mapping[str, tuple[int, str]] = {
     "bad-body": (400, "The body is not what its format says"),
     "bad-argument": (400, "A parameter is out of range or not understood"),
-    "too-large": (413, "Over a size limit"),
-    "unsupported-type": (415, "A content type that is not read here"),
+    "too-large": (413, "A size or a number is over its limit"),
+    "unsupported-type": (415, "The call does not read this content type"),
     "unauthorized": (401, "Not signed with a key of the group, sent before, or without a known token"),
     "stale-session": (401, "The session of the signature is not known"),
-    "forbidden": (403, "Not for whoever sent it"),
+    "forbidden": (403, "The sender may not make this call"),
     "misdirected": (421, "This node is not known by that name"),
     "not-found": (404, "No such thing"),
-    "not-allowed": (405, "That method does not go here"),
+    "not-allowed": (405, "The path or the node's state does not allow the call"),
     "not-yet": (404, "The VLSN is above what is durable"),
-    "lagging": (503, "Further behind than the read allows"),
+    "lagging": (503, "The node is further behind than the read allows"),
     "not-data": (404, "The VLSN belongs to the log itself"),
     "trimmed": (410, "The VLSN was cleaned away"),
-    "not-in-log": (409, "What was read before is not in the log"),
+    "not-in-log": (409, "The log does not have an entry that was read before"),
     "queue-full": (429, "A queue is at its limit"),
-    "destination-full": (409, "A destination of it is full"),
+    "destination-full": (409, "A destination that would get the entry is full"),
     "no-space": (503, "The disk is full"),
-    "no-segment": (503, "The next segment cannot be made now"),
-    "no-master": (503, "There is no master here"),
+    "no-segment": (503, "The next segment file cannot be made"),
+    "no-master": (503, "This node is not the master"),
     "insufficient-replicas": (503, "Too few replicas for the ack policy"),
     "out-of-sequence": (409, "Not the producer's next submission"),
     "stronger-durability": (409, "More durability than the group's setting"),
     "unknown-producer": (409, "A producer that the log does not know"),
-    "duplicate-forgotten": (409, "Logged before, but where is not remembered"),
+    "duplicate-forgotten": (409, "Logged before, but the VLSNs are not remembered"),
     "transaction-gone": (409, "Nothing of the transaction is staged or logged"),
     "transaction-closed": (409, "The transaction's commit is under way or logged"),
     "group-busy": (409, "Another change of the group is under way"),
     "outcome-unknown": (504, "Logged, but not acknowledged in time"),
-    "damaged": (500, "Bytes that were synced do not read back"),
+    "damaged": (500, "Synced bytes cannot be read back"),
     "halted": (503, "The node has stopped and needs a person"),
     "not-ready": (503, "The node is not ready"),
     "internal": (500, "A fault of the node"),
-    "wrong-group": (409, "Another group"),
-    "wrong-version": (400, "Another version: no level in common, or a file of another one"),
-    "wrong-name": (409, "Another node"),
-    "wrong-incarnation": (409, "Another incarnation"),
+    "wrong-group": (409, "The call is meant for another group"),
+    "wrong-version": (400, "No level in common, or a file or call of a later level"),
+    "wrong-name": (409, "The call is meant for another node"),
+    "wrong-incarnation": (409, "The call is meant for another incarnation of the node"),
     "not-listed": (403, "The incarnation is not listed in the group"),
-    "stale-term": (409, "The term, or the position that is to be replaced, is behind"),
-    "sink-refused": (409, "The batch does not follow on what the sink has"),
-    "duplicate-feed": (409, "That replica is fed already"),
+    "stale-term": (409, "The term, or the position to be replaced, is out of date"),
+    "sink-refused": (409, "The batch does not follow the sink's last one"),
+    "duplicate-feed": (409, "The replica is fed already, or the export's target is in use"),
     "unreachable": (503, "Another node did not answer in time"),
     "integrity-fault": (409, "Two copies that must be equal are not"),
 }
@@ -73,9 +76,10 @@ _RETRY_AFTER = (429, 503)
 
 def document(error: VlsnLogError, **more: Any) -> bytes:
     """Returns the problem document of ``error``, of at most ``DOCUMENT_BYTES_MAX``. A long detail is cut."""
-    status, title = _status(error), _KINDS[error.slug][1]
+    status, title = status_of_class(type(error)), title_of(error.slug)
     detail = (str(error) or title).encode("utf-8", "replace")[:DETAIL_BYTES_MAX].decode("utf-8", "ignore")
     fields: dict[str, Any] = {"type": error.slug, "title": title, "status": status, "detail": detail}
+    fields["help"] = help_of(error.slug)
     match error:
         case Trimmed():
             fields["first"] = error.first
@@ -89,7 +93,7 @@ def document(error: VlsnLogError, **more: Any) -> bytes:
 
 
 def response(error: VlsnLogError, headers: Mapping[str, str] | None = None, **more: Any) -> Response:
-    status = _status(error)
+    status = status_of_class(type(error))
     fields = {"Content-Type": CONTENT_TYPE}
     if status in _RETRY_AFTER:
         fields["Retry-After"] = str(RETRY_AFTER_S)
@@ -110,10 +114,19 @@ def status_of(slug: str) -> int:
     return _KINDS[slug][0]
 
 
-def _status(error: VlsnLogError) -> int:
+def title_of(slug: str) -> str:
+    return _KINDS[slug][1]
+
+
+def help_of(slug: str) -> str:
+    """Returns the path of the slug's entry, which every node serves to everybody."""
+    return f"{HELP_PATH}/{slug}"
+
+
+def status_of_class(kind: type[VlsnLogError]) -> int:
     """Returns the slug's status. A durable entry that this node does not have yet gives 503, because another try will
     find it."""
-    return 503 if isinstance(error, Lagging) else status_of(error.slug)
+    return 503 if issubclass(kind, Lagging) else status_of(kind.slug)
 
 
 class _Document(msgspec.Struct, gc=False):

@@ -12,12 +12,12 @@ import click
 from repl.cli.main import vlsnlog
 
 SHARED: Final = (
-    *("--config", "--log-level", "--url", "--json"),
+    *("--config", "--log-level", "--url", "--context", "--json"),
     *("--tls-ca", "--tls-cert", "--tls-key", "--token-file", "--group-key"),
 )
 """Options that many commands have. Their help is on the page once."""
 SECTIONS: Final = {
-    "Run nodes": ("demo", "cluster", "node", "config", "status"),
+    "Run nodes": ("demo", "cluster", "node", "config", "check", "status"),
     "Write and read": ("append", "read", "export"),
     "Members": ("group",),
     "Consumers and destinations": ("consumer", "cdc", "dest"),
@@ -26,12 +26,15 @@ SECTIONS: Final = {
     "Look into a directory": ("dump", "verify", "index", "page"),
     "Prove and mend": ("audit", "repair", "truncate"),
     "Measure": ("bench",),
+    "Names, errors and reports": ("context", "explain", "debug-bundle"),
 }
 """The commands, by purpose."""
 FINDINGS: Final = {
     "demo": "a check of the demonstration failed",
     "append": "the outcome of an append is unknown",
     "read": "an entry is damaged",
+    "check": "something needs a look",
+    "debug-bundle": "no node answers; the zip is written all the same",
     "status": "the group is degraded, or an alarm is raised",
     "group upgrade": "with `--dry-run`: the level cannot be raised yet",
     "cdc list": "a consumer is parked, or is no longer configured",
@@ -49,7 +52,14 @@ EXAMPLES: Final = {
     "cluster": "vlsnlog cluster --nodes 3 --dir data",
     "node": "vlsnlog node --config data/n1/node.toml",
     "config": "vlsnlog config --config node.toml",
+    "check": "vlsnlog check --config node.toml",
     "status": "vlsnlog status --watch",
+    "context add": "vlsnlog context add shop --url http://127.0.0.1:7701,http://127.0.0.1:7702",
+    "context use": "vlsnlog context use shop",
+    "context list": "vlsnlog context list",
+    "context remove": "vlsnlog context remove shop",
+    "explain": "vlsnlog explain queue-full",
+    "debug-bundle": "vlsnlog debug-bundle --url http://127.0.0.1:7701 --out bundle.zip",
     "append": "vlsnlog append --key order-17 paid",
     "read": "vlsnlog read --from 2026-11-22T10:00 --key-prefix order- --follow",
     "export": "vlsnlog export http://127.0.0.1:7701 --to /srv/lake --format parquet",
@@ -197,7 +207,7 @@ def _command(name: str, command: click.Command, parent: click.Context) -> Iterat
     rows = [
         _row(each, context)
         for each in command.params
-        if isinstance(each, click.Option) and not each.hidden and each.opts[-1] not in SHARED
+        if isinstance(each, click.Option) and not each.hidden and (each.required or each.opts[-1] not in SHARED)
     ]
     if rows:
         yield "\n" + _table(rows)

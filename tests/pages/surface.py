@@ -13,7 +13,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Final
 
-CLIENT: Final = "repl"
+CLIENT: Final = "vlsnlog"
 """The package that programs import. Its name stands here only."""
 LOCAL: Final = "vlsn"
 ROOTS: Final = ("repl", "vlsn")
@@ -90,7 +90,13 @@ def _error(module: ModuleType, name: str) -> str:
     kind: Any = getattr(module, name)
     flags = ["yes" if each else "no" for each in (kind.retry_safe, kind.transient)]
     text = re.sub(r"\s+", " ", markdown(inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0]))
-    cells = [f"`{name}`", f"`{kind.__bases__[0].__name__}`", f"`{kind.slug}`", *flags, text.replace("|", "\\|")]
+    cells = [
+        f"`{name}`",
+        f"`{kind.__bases__[0].__name__}`",
+        f"[`{kind.slug}`](../errors.md#{kind.slug})",
+        *flags,
+        text.replace("|", "\\|"),
+    ]
     return f"| {' | '.join(cells)} |\n"
 
 
@@ -199,7 +205,7 @@ def _doc_of(after: ast.stmt | None) -> str:
 
 def _alias(module: ModuleType, name: str) -> str:
     """Returns an alias of a type as its module declares it, with the docstring below."""
-    places = {**import_module(ROOTS[0])._FROM, **getattr(module, "_FROM", {})}
+    places = {**import_module(LOCAL)._FROM, **import_module(CLIENT)._FROM}
     source = import_module(places[name])
     body = ast.parse(inspect.getsource(source)).body
     for each, after in zip(body, [*body[1:], None], strict=True):

@@ -18,9 +18,9 @@ from repl.config import (
     parse_members,
     resolve,
     split_listen,
-    split_urls,
     toml_of,
 )
+from repl.credentials.urls import split_urls
 from vlsn.errors import BadArgument
 from vlsn.ids import NodeName
 

@@ -10,7 +10,7 @@ import pytest
 from repl.config import NodeConfig
 from tests.fakes.loop import virtual
 from tests.seam.nodes import PORT, Group
-from tests.seam.test_membership import changed, electable, fed, has_all, told
+from tests.seam.test_membership import changed, electable, fed, has_all, ordered, told
 from vlsn.ids import NodeName
 
 MOVED = "n3"
@@ -80,5 +80,29 @@ async def test_a_master_at_another_url_than_the_settings_say_is_followed(again: 
     await fed(group, 3)
     entries |= await told(group, 3, "moved ")
     await has_all(group, entries)
+    await group.stop()
+    assert not group.fatal
+
+
+@virtual
+async def test_an_order_to_move_a_member_may_be_sent_again() -> None:
+    """An operator whose order got no answer repeats it: the member is there already, and nothing more is logged."""
+    group = Moving(512)
+    await group.start()
+    await group.serving()
+    await fed(group, 2)
+    if group.master == MOVED:
+        await group.client.request("POST", f"{group.url(MOVED)}/v1/admin/transfer", timeout_s=10.0)
+        await group.until(lambda: group.master not in ("", MOVED), "another one leads", 30)
+    group.kill(MOVED)
+    group.port = PORT + 1
+    await group.start(MOVED)
+    first = await changed(group, change="move", name=MOVED, url=group.url(MOVED))
+    last = group.nodes[group.master].opened().log.view.allocated
+    again = await changed(group, change="move", name=MOVED, url=group.url(MOVED))
+    assert (again["vlsn"], again["members"][2]["url"]) == (first["vlsn"], group.url(MOVED))
+    assert group.nodes[group.master].opened().log.view.allocated == last
+    status, refused = await ordered(group, change="move", name="n1", url=group.url(MOVED))
+    assert (status, refused["type"]) == (400, "bad-argument"), refused
     await group.stop()
     assert not group.fatal

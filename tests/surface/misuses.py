@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from repl import (
+from vlsn import Log, LogTransaction
+from vlsnlog import (
     Client,
     SyncClient,
     SyncTransaction,
@@ -16,7 +17,6 @@ from repl import (
     connect_sync,
     read_arrow,  # pyright: ignore[reportUnknownVariableType]  # of PyArrow no types are told
 )
-from vlsn import Log, LogTransaction
 
 
 def connects() -> None:

@@ -20,6 +20,7 @@ import pytest
 
 import repl
 import vlsn
+import vlsnlog
 from repl.arrow import read as arrow_read
 from tests.repl.client.test_parity import OF_CONSUMERS, OF_THREADS, OF_WORKERS
 from vlsn.errors import VlsnLogError
@@ -135,7 +136,7 @@ def programs(kind: type) -> dict[str, list[FunctionType]]:
     return {} if inside is None else {name: each for name, each in calls(kind).items() if name not in inside}
 
 
-@pytest.mark.parametrize("package", [repl, vlsn])
+@pytest.mark.parametrize("package", [repl, vlsn, vlsnlog])
 def test_every_type_that_a_program_may_annotate_has_a_public_name(package: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(arrow_read, "pa", pa, raising=False)  # imported for typing alone
     public = [getattr(package, name) for name in package.__all__]
@@ -155,7 +156,7 @@ def test_every_type_that_a_program_may_annotate_has_a_public_name(package: Any, 
 
 def test_the_sample_uses_all_that_is_public() -> None:
     """By the arguments of its functions: their calls are the calls that a program may make on these types."""
-    public = {name: getattr(package, name) for package in (repl, vlsn) for name in package.__all__}
+    public = {name: getattr(package, name) for package in (repl, vlsn, vlsnlog) for name in package.__all__}
     kinds = {
         name: kind for name, kind in public.items() if isinstance(kind, type) and not issubclass(kind, VlsnLogError)
     }

@@ -10,7 +10,23 @@ from contextlib import aclosing, closing
 from datetime import datetime
 from typing import Any, assert_type
 
-from repl import (
+from vlsn import (
+    Checkpoint,
+    CleaningReport,
+    Fault,
+    Log,
+    LogHold,
+    LogOptions,
+    LogStats,
+    LogTransaction,
+    Owner,
+    Retention,
+    Term,
+    Vlsn,
+    VlsnRange,
+)
+from vlsn import Durability as LocalDurability
+from vlsnlog import (
     Acks,
     Appended,
     Begin,
@@ -62,22 +78,6 @@ from repl import (
     connect_sync,
     read_arrow,  # pyright: ignore[reportUnknownVariableType]  # of PyArrow no types are told
 )
-from vlsn import (
-    Checkpoint,
-    CleaningReport,
-    Fault,
-    Log,
-    LogHold,
-    LogOptions,
-    LogStats,
-    LogTransaction,
-    Owner,
-    Retention,
-    Term,
-    Vlsn,
-    VlsnRange,
-)
-from vlsn import Durability as LocalDurability
 
 URL = "http://127.0.0.1:7701"
 

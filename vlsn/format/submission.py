@@ -16,11 +16,20 @@ from vlsn.errors import BadBody, TooLarge
 from vlsn.format.batch import ENTRY_OVERHEAD_BYTES, Batch, key_column
 from vlsn.format.block import BLOCK_BYTES
 from vlsn.format.columns import KEYS, PRODUCERS, layout
+from vlsn.format.frame import FRAME_BYTES
 from vlsn.format.producer_columns import PRODUCER_BYTES
 from vlsn.limits import BATCH_ENTRIES_MAX, BODY_BYTES_MAX, ENTRY_BYTES_MAX, KEY_BYTES_MAX, TRANSACTION_BYTES_MAX
 
+FRAME_OVERHEAD_BYTES = FRAME_BYTES + BLOCK_BYTES + 64
+"""The bytes that a block needs besides its entries: the frame, the block's header, and the padding of its columns."""
 TRANSACTION_OVERHEAD_BYTES = 9
 """The bytes that an entry needs in addition in a block with transactions: the id of its transaction, and its kind."""
+
+
+def cost_of(entries: int, size: int) -> int:
+    """Returns the bytes that ``entries`` entries of ``size`` bytes count for in the queue. In a segment, the entries
+    occupy no more than that."""
+    return size + entries * ENTRY_OVERHEAD_BYTES + FRAME_OVERHEAD_BYTES
 
 
 class Values:

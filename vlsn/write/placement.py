@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from vlsn.errors import NoSegment, NoSpace
 from vlsn.format.frame import FRAME_BYTES, FrameKind
 from vlsn.format.segment import FIRST_FRAME, SegmentHeader, SegmentState, sidecar_name
+from vlsn.format.submission import FRAME_OVERHEAD_BYTES
 from vlsn.ids import Lsn, Vlsn
 from vlsn.recover.recovery import Recovered
 from vlsn.seams import Buffer, Seams
@@ -33,7 +34,6 @@ from vlsn.segments.tail import Chunk, Group, Tail
 from vlsn.state.options import LogOptions, LogStats
 from vlsn.write.log_life import LogLife
 from vlsn.write.log_view import LogView
-from vlsn.write.queue import FRAME_OVERHEAD_BYTES
 
 CHUNKS_MAX = 3
 """The most segments that one group may touch: the current segment, and two new ones (one requested, one for size)."""

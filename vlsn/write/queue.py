@@ -15,26 +15,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from vlsn.errors import VlsnLogError
-from vlsn.format.block import BLOCK_BYTES
+from vlsn.format.batch import ENTRY_OVERHEAD_BYTES
 from vlsn.format.block_run import BlockRun
 from vlsn.format.frame import FRAME_BYTES, FrameKind
 from vlsn.format.records import CheckpointEnd, CheckpointStart, RollbackEnd, RollbackStart
-from vlsn.format.submission import Submission
+from vlsn.format.submission import FRAME_OVERHEAD_BYTES, Submission
 from vlsn.ids import Lsn, Vlsn
 from vlsn.state.options import Durability
 
-FRAME_OVERHEAD_BYTES = FRAME_BYTES + BLOCK_BYTES + 64
-"""The bytes that a block needs besides its entries: the frame, the block's header, and the padding of its columns."""
-ENTRY_OVERHEAD_BYTES = 8
 RECORD_ROOM_BYTES = FRAME_BYTES + max(
     record.LAYOUT.size for record in (CheckpointStart, CheckpointEnd, RollbackStart, RollbackEnd)
 )
-
-
-def cost_of(entries: int, size: int) -> int:
-    """Returns the bytes that ``entries`` entries of ``size`` bytes count for in the queue. In a segment, the entries
-    occupy no more than that."""
-    return size + entries * ENTRY_OVERHEAD_BYTES + FRAME_OVERHEAD_BYTES
 
 
 class Pending:

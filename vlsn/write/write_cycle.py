@@ -18,10 +18,12 @@ from contextlib import contextmanager
 from functools import partial
 
 from vlsn.errors import NoSpace, VlsnLogError
+from vlsn.format.batch import ENTRY_OVERHEAD_BYTES
 from vlsn.format.block import FLAGS_AT, decode_header, producers
 from vlsn.format.columns import PRODUCERS
 from vlsn.format.frame import FRAME_BYTES, FrameKind, padded
 from vlsn.format.seal import Sealed, seal, seal_local
+from vlsn.format.submission import FRAME_OVERHEAD_BYTES
 from vlsn.ids import NULL_TERM, Lsn, Term, Vlsn
 from vlsn.limits import (
     FLUSH_BYTES,
@@ -38,8 +40,6 @@ from vlsn.write.log_life import LogLife
 from vlsn.write.log_view import LogView
 from vlsn.write.placement import Placement
 from vlsn.write.queue import (
-    ENTRY_OVERHEAD_BYTES,
-    FRAME_OVERHEAD_BYTES,
     Barrier,
     LocalEntries,
     LocalRecord,

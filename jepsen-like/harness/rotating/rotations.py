@@ -50,10 +50,13 @@ class Rotation:
     done: bool = False
     refused: int = 0
     """Commands that were refused because of a silent member, and tried again."""
+    said: str = ""
+    """The text of the last refusal."""
 
     def __str__(self) -> str:
         steps = ", ".join(f"{step} {at:.1f}" for step, at in self.steps.items())
-        return f"{self.what} {self.number}: {self.began_s:.1f} s: {steps}: {'done' if self.done else 'NOT DONE'}"
+        end = "done" if self.done else f"NOT DONE: {self.said}" if self.said else "NOT DONE"
+        return f"{self.what} {self.number}: {self.began_s:.1f} s: {steps}: {end}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,8 +258,9 @@ class Rotating:
             if status == 0:
                 return
             rotation.refused += 1
+            rotation.said = json.dumps(found)[:300]
             value = {"what": rotation.what, "number": rotation.number, "refused": " ".join(arguments[:3])}
-            self.recorder.record("operator", "info", "rotate", value | {"said": json.dumps(found)[:300]})
+            self.recorder.record("operator", "info", "rotate", value | {"said": rotation.said})
             await asyncio.sleep(AGAIN_S)
 
     async def _everywhere(self, holds: Callable[[str], Awaitable[bool]]) -> None:

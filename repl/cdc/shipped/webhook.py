@@ -1,27 +1,34 @@
 """Sends events as signed requests to a web server: each at least once, in order, until the server accepts them.
 
-    POST URL      Vlsnlog-Timestamp: 1795000000      Vlsnlog-Signature: v1=6f0c…      a line of JSON for each event
+    POST URL      webhook-id: msg_4f2a…    webhook-timestamp: 1795000000    webhook-signature: v1,K5oZ…
+                  Vlsnlog-Timestamp: 1795000000      Vlsnlog-Signature: v1=6f0c…      a line of JSON for each event
 
 1. A position is committed once every event before it was in a request that was answered with a 2xx status.
 2. One batch is sent after another. A batch is one request, or with ``lanes`` (parallel connections) one request for
    each lane. Events of one key are sent in one lane, in their order.
 3. If a status means "later" (see ``AGAIN``), the request is sent again, as often as needed. Any other status is a
    failure, and parks the consumer after ``retries_max`` failures. Redirects are never followed.
-4. Every try has a new signature, over the time of the try and the body.
+4. Every try has new signatures, over the time of the try and the body. One is made by the rules of Standard Webhooks,
+   so a receiver may use any of its libraries. The ``webhook-id`` of the same events is the same in every try.
 """
 
 from __future__ import annotations
 
 import asyncio
+import binascii
 import hmac
 import io
 import ssl
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from hashlib import sha256
 from typing import Final
 
 import aiohttp
+import msgspec
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from repl.cdc.consumer import CdcConsumer, CdcContext, CdcEvent, CdcEvents, CdcUnavailable
@@ -40,6 +47,9 @@ TRY_S: Final = 15.0
 """One call tries for this many seconds. After that the consumer's process ends, and the node starts it again a while
 later."""
 PAUSE_S: Final = (0.1, 2.0)
+STANDARD_PREFIX: Final = b"whsec_"
+"""A secret that begins so is base64 after it, as Standard Webhooks has secrets."""
+EVENT_TYPE: Final = "vlsnlog.entries"
 ANSWER_BYTES_MAX: Final = 64 * 1024
 """The most bytes of an answer that are read. If an answer is longer, the connection is closed."""
 SAID_MAX: Final = 200
@@ -70,9 +80,10 @@ class Webhook(CdcConsumer):
     def start(self, context: CdcContext) -> None:
         self._options = options = options_of(WebhookOptions, context.options)
         self._secrets = _secrets(options)
+        self._keys = [_key(secret) for secret in self._secrets]
         self._shown = without_query(options.url)
         self._headers = {
-            "Content-Type": "application/x-ndjson",
+            "Content-Type": "application/json" if options.format == "standard" else "application/x-ndjson",
             "User-Agent": "vlsnlog",
             "Vlsnlog-Group": context.group,
             "Vlsnlog-Consumer": context.name,
@@ -125,7 +136,10 @@ class Webhook(CdcConsumer):
     async def _post(self, batch: Sequence[CdcEvent]) -> None:
         """Posts one request again and again until the server accepts it."""
         body = ndjson.encode(batch, kinds=False, txns=True)
+        if self._options.format == "standard":
+            body = self._enveloped(batch, body)
         headers = {"Vlsnlog-First": str(batch[0].vlsn), "Vlsnlog-Last": str(batch[-1].vlsn), **self._headers}
+        headers["webhook-id"] = self._id(batch)
         retrying = AsyncRetrying(
             wait=wait_random_exponential(PAUSE_S[0], max=PAUSE_S[1]),
             stop=stop_after_delay(self._try_s),
@@ -138,11 +152,33 @@ class Webhook(CdcConsumer):
         except _Later as error:
             raise CdcUnavailable(f"{self._shown}: {error}", error.after_s) from None
 
+    def _enveloped(self, batch: Sequence[CdcEvent], lines: bytes) -> bytes:
+        """Returns the events as the JSON object that Standard Webhooks has, from their lines."""
+        told = {
+            "type": EVENT_TYPE,
+            "timestamp": datetime.fromtimestamp(batch[-1].time / 1e6, UTC).isoformat().replace("+00:00", "Z"),
+            "data": {
+                "group": self._headers["Vlsnlog-Group"],
+                "consumer": self._headers["Vlsnlog-Consumer"],
+                "entries": msgspec.Raw(b"[" + lines.rstrip(b"\n").replace(b"\n", b",") + b"]"),
+            },
+        }
+        return msgspec.json.encode(told)
+
+    def _id(self, batch: Sequence[CdcEvent]) -> str:
+        """Returns the ID of a request with these events; a request with other events has another one."""
+        numbered = ",".join(str(event.vlsn) for event in batch)
+        text = f"{self._headers['Vlsnlog-Group']}/{self._headers['Vlsnlog-Consumer']}/{numbered}"
+        return f"msg_{sha256(text.encode()).hexdigest()[:32]}"
+
     async def _ask(self, body: bytes, headers: dict[str, str]) -> None:
         assert self._session is not None
         at = str(int(self._wall_s()))
         signed = ",".join(f"v1={signature(secret, at, body)}" for secret in self._secrets)
+        named = f"{headers['webhook-id']}.{at}".encode()
+        standard = " ".join(f"v1,{standard_signature(key, named, body)}" for key in self._keys)
         headers = {**headers, "Vlsnlog-Timestamp": at, "Vlsnlog-Signature": signed}
+        headers |= {"webhook-timestamp": at, "webhook-signature": standard}
         try:
             async with self._session.post(
                 self._options.url, data=io.BytesIO(body), headers=headers, allow_redirects=False
@@ -187,6 +223,21 @@ def _is_soon(error: BaseException) -> bool:
 def signature(secret: bytes, at: str, body: bytes) -> str:
     """Returns the HMAC-SHA256 of the time (seconds since the epoch), a dot and the body, in hex."""
     return hmac.new(secret, at.encode() + b"." + body, "sha256").hexdigest()
+
+
+def standard_signature(key: bytes, named: bytes, body: bytes) -> str:
+    """Returns the HMAC-SHA256 of ``named`` (the ID, a dot, the time), a dot and the body, in base64."""
+    return b64encode(hmac.new(key, named + b"." + body, "sha256").digest()).decode()
+
+
+def _key(secret: bytes) -> bytes:
+    """Returns the key of signatures by Standard Webhooks. Raises ``BadArgument``."""
+    if not secret.startswith(STANDARD_PREFIX):
+        return secret
+    try:
+        return b64decode(secret.removeprefix(STANDARD_PREFIX), validate=True)
+    except binascii.Error:
+        raise BadArgument("options: secret: what follows whsec_ is no base64") from None
 
 
 def _secrets(options: WebhookOptions) -> list[bytes]:

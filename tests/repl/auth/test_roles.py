@@ -21,10 +21,12 @@ _ITEMS = (
     *(f"/v1/cdc/lines/{order}" for order in ("pause", "resume", "reset", "skip", "resend")),
     *(f"/v1/destinations/orders{call}" for call in ("", "/messages", "/consume", "/ack", "/nack")),
     *(f"/v1/destinations/orders/{order}" for order in ORDERS),
+    "/errors/no-master",
 )
 """A path of each kind that contains a name or a number."""
 _DESIGN = {
-    Role.OPEN: "GET / · GET /healthz · GET /readyz · GET /v1/key · POST /v1/session · DELETE /v1/session",
+    Role.OPEN: "GET / · GET /errors/no-master · GET /healthz · GET /readyz · GET /v1/key · POST /v1/session · "
+    "DELETE /v1/session",
     Role.METRICS: "GET /metrics · GET /v1/status · GET /v1/events · GET /v1/group · GET /v1/cdc · GET /v1/cdc/lines",
     Role.READ: "GET /v1/entries · GET /v1/entries/5 · GET /v1/tail · GET /v1/spans · GET /v1/segments · "
     "GET /v1/segments/1 · GET /v1/producers/00000000000000ab · GET /v1/consumers · GET /v1/consumers/billing · "

@@ -29,8 +29,8 @@ from tests.repl.client.group import ServedNode
 from tests.repl.web.one_node import FIRST, TERM, OneNode, cleaned, follower
 from vlsn.errors import Halted, InsufficientReplicas, OutcomeUnknown, TooLarge, VlsnLogError
 from vlsn.format.segment import FIRST_FRAME
+from vlsn.format.submission import FRAME_OVERHEAD_BYTES
 from vlsn.limits import SEGMENT_BYTES_MIN
-from vlsn.write.queue import FRAME_OVERHEAD_BYTES
 
 
 def test_append_prints_first_and_last(shell: Shell, node: OneNode) -> None:

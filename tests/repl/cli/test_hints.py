@@ -48,6 +48,7 @@ def printed(path: Path) -> Iterator[str]:
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _OPEN = {"URL": URL, "URLS": URL, "VLSN": "1", "N": "1", "M": "2", "NAME": "n1", "FILE": "f", "DIR": "."}
 _OPEN |= {"SOURCE": ".", "LEVEL": "sync", "/var/lib/vlsnlog/node.toml": "node.toml"}
+_OPEN |= {"/var/lib/vlsnlog/data": "data"}
 _COMMANDS = ROOT / "repl/audit/mends.py"
 """Its strings are whole commands, each in a place of its own: tests/repl/audit/test_audit.py types them."""
 ROOMS = ("vlsn", "feeder", "replica", "repl")
@@ -100,6 +101,9 @@ def test_each_command_on_a_page_runs_once_what_it_leaves_open_is_put_in(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "node.toml").touch()
     (tmp_path / "certs").mkdir()
+    (tmp_path / "vlsnlog").mkdir()
+    (tmp_path / "vlsnlog/contexts.toml").write_text(f'[test]\nurl = "{URL}"\n')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     for name in ("n1", "n2", "n3"):
         (tmp_path / "data" / name).mkdir(parents=True)
     wrong = []

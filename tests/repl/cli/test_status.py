@@ -40,6 +40,13 @@ def test_status_asks_every_member_and_shows_the_silent(shell: Shell) -> None:
     assert b"degraded: n2 is UNREACHABLE" in table.out
 
 
+def test_a_node_that_answers_at_one_url_is_not_silent_at_another(shell: Shell) -> None:
+    with ServedNode() as served:
+        result = shell("status", "--json", "--url", f"{served.url},http://n1:7701")
+    assert result.status == 0, result
+    assert [each["url"] for each in json.loads(result.out)["nodes"]] == [served.url]
+
+
 def test_status_that_reaches_no_node_says_so_and_nothing_of_a_master(shell: Shell) -> None:
     result = shell("status", "--url", f"{NOWHERE},http://127.0.0.1:10")
     assert result.status == 1

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import msgspec
 from aiohttp import web
+from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 PAGE = Path(__file__).parents[4] / "docs" / "cdc" / "webhook.md"
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -20,7 +21,7 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 def verifier() -> Callable[..., bool]:
     """Returns the function that the page gives receivers."""
-    [shown] = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    *_, shown = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     names: dict[str, Any] = {}
     exec(shown, names)
     found: Callable[..., bool] = names["is_genuine"]
@@ -37,6 +38,7 @@ class Receiver:
         self.wrong: list[str] = []
         """Everything that is not as the page says."""
         self.headers: list[dict[str, str]] = []
+        self.bodies: list[bytes] = []
         self._secret = secret
         self._answer = answer
         self._tls = tls
@@ -81,11 +83,21 @@ class Receiver:
         self.requests += 1
         body = await request.read()
         self.headers.append(dict(request.headers))
+        self.bodies.append(body)
         if request.method != "POST" or not self._is_genuine(self._secret, request.headers, body):
             self.wrong.append(f"{request.method} {request.path} {dict(request.headers)}")
+        try:
+            Webhook(self._secret.decode() if self._secret.startswith(b"whsec_") else self._secret).verify(
+                body, dict(request.headers), json_parse=False
+            )
+        except WebhookVerificationError as error:
+            self.wrong.append(f"Standard Webhooks: {error}: {dict(request.headers)}")
         answer = web.Response(status=204) if self._answer is None else await self._answer(request)
         if answer.status < 300:
-            events = [msgspec.json.decode(line) for line in body.splitlines()]
+            if request.content_type == "application/json":
+                events = msgspec.json.decode(body)["data"]["entries"]
+            else:
+                events = [msgspec.json.decode(line) for line in body.splitlines()]
             first, last = request.headers["Vlsnlog-First"], request.headers["Vlsnlog-Last"]
             if [events[0]["vlsn"], events[-1]["vlsn"]] != [int(first), int(last)]:
                 self.wrong.append(f"{first} to {last} are {events}")

@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import web
 
@@ -25,6 +26,7 @@ from vlsn.format.block import Entry
 from vlsn.ids import Term, Vlsn
 
 SECRET = b"0123456789abcdef"
+STANDARD = b"whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="
 
 
 @pytest.fixture
@@ -142,6 +144,50 @@ def test_an_event_of_the_largest_size_goes_through(secret: Path) -> None:
         live(Feeder([largest], options(receiver.url, secret), Random(1)))
         assert b64decode(receiver.events[0]["value_b64"]) == largest.value
         assert "Transfer-Encoding" not in receiver.headers[0]
+
+
+def test_a_request_by_standard_webhooks_is_one_json_object_that_its_library_verifies(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_bytes(STANDARD + b"\n")
+    rng = Random(8)
+    events = [
+        Entry(Vlsn(1), Term(2), 1_795_000_000_000_100, 0, 0, b"k", b"a\nb"),
+        Entry(Vlsn(2), Term(2), 1_795_000_000_000_200, 0, 0, None, bytes(range(256))),
+        Entry(Vlsn(3), Term(2), 1_795_000_000_000_300, 0, 0, None, b""),
+    ]
+    with Receiver(STANDARD) as receiver:
+        live(Feeder(events, options(receiver.url, path, format="standard", batch_events=2), rng))
+        assert receiver.wrong == [] and [each["vlsn"] for each in receiver.events] == [1, 2, 3]
+        told = msgspec.json.decode(receiver.bodies[0])
+        assert told.keys() == {"type", "timestamp", "data"} and told["type"] == "vlsnlog.entries"
+        assert told["timestamp"] == "2026-11-18T11:06:40.000200Z"
+        assert (told["data"]["group"], told["data"]["consumer"]) == ("g", "orders")
+        assert told["data"]["entries"][0]["value"] == "a\nb"
+        assert receiver.headers[0]["Content-Type"] == "application/json"
+
+
+def test_a_request_keeps_its_id_in_every_try_and_shares_it_with_no_other(secret: Path) -> None:
+    rng = Random(9)
+    refused: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        if request.headers["webhook-id"] not in refused:
+            refused.append(request.headers["webhook-id"])
+            return web.Response(status=503)
+        return web.Response(status=204)
+
+    with Receiver(SECRET, answer) as receiver:
+        live(Feeder(log_of(rng, 30), options(receiver.url, secret, batch_events=10, lanes=2), rng), try_s=10.0)
+    ids = [head["webhook-id"] for head in receiver.headers]
+    assert len(set(ids)) == len(receiver.taken) == len(refused) and len(ids) == 2 * len(refused) > 3
+    assert receiver.wrong == []
+
+
+def test_a_secret_that_is_no_base64_after_its_prefix_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_bytes(b"whsec_not base64 at all".replace(b" ", b"-") + b"\n")
+    with pytest.raises(BadArgument, match="no base64"):
+        live(Feeder(log_of(Random(1), 1), options("http://localhost:1/", path), Random(1)))
 
 
 def _vlsns(events: list[dict[str, Any]]) -> set[int]:
