@@ -8,7 +8,7 @@ UV_VERSION := 0.13.8
 JAVA ?= $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 BIN := .venv/bin
 STAMP := .venv/.from-lock
-SOURCES := vlsn feeder replica repl jepsen-like tests docs/examples
+SOURCES := vlsn feeder replica repl jepsen-like tests docs/examples docs/site
 
 TEST_WORKERS ?= auto
 PYTEST = $(BIN)/pytest -n $(TEST_WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
@@ -58,6 +58,13 @@ check: $(STAMP) ## format, lint, types, import contracts
 format: $(STAMP) ## format the sources in place
 	$(BIN)/ruff check --fix-only $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
+
+docs: $(STAMP) ## build the site of these pages in site/; a broken link, a missing heading or an orphan fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file docs/site/mkdocs.yml
+	@echo "the site is in site/index.html"
+
+reference: $(STAMP) ## make the pages of docs/reference from the code
+	@$(BIN)/python -m tests.pages
 
 bench: $(STAMP) ## every work of the benchmark on clusters of its own
 	@for work in "append --writers 1" "append --writers 64" "append --writers 1024" bulk http catchup recover tail scan; do \
@@ -180,4 +187,4 @@ needs-java:
 	  echo "make: Java 17 or later is needed for the Spark audit (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; or set JAVA_HOME)" >&2; exit 2; }
 
 clean: ## remove the environment and what tools keep
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist site

@@ -62,6 +62,7 @@ class CdcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The settings of one CDC consumer."""
 
     name: str
+    """The name of the consumer, under which its position is stored: 1 to 32 of A-Z a-z 0-9 . _ -."""
     consumer: str
     """``module:Class``, which the child imports, or the name of an entry point of the group ``vlsnlog.cdc``."""
     run_on: str = "node"
@@ -187,6 +188,7 @@ class JsonLinesOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields
     """The options of ``jsonl``."""
 
     directory: str
+    """The absolute path of the directory for the files."""
     rotate_bytes: Annotated[int, msgspec.Meta(ge=64 * KIB, le=256 * MIB)] = 64 * MIB
     """A file is closed once it has this many bytes. A file may exceed the limit by the events of one call, which are 4
     MiB or one entry."""
@@ -195,6 +197,8 @@ class JsonLinesOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields
     compress: Literal["none", "gzip"] = "none"
     """The compression of closed files. The open file is not compressed."""
     pattern: str = PATTERN
+    """The names of the files, relative to the directory. ``{consumer}``, ``{node}``, ``{group}``, ``{first}``,
+    ``{last}``, ``{date}`` and ``{hour}`` are replaced by their values; ``{first}`` is required."""
 
     def check(self) -> None:
         _check_files(self.directory, self.pattern)
@@ -204,6 +208,7 @@ class ParquetOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The options of ``parquet``."""
 
     directory: str
+    """The absolute path of the directory for the files."""
     file_rows: Annotated[int, msgspec.Meta(ge=1, le=100_000_000)] = 1_000_000
     """A file is closed once it has this many rows."""
     file_bytes: Annotated[int, msgspec.Meta(ge=MIB, le=1024 * MIB)] = 128 * MIB
@@ -213,7 +218,10 @@ class ParquetOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=T
     group_bytes: Annotated[int, msgspec.Meta(ge=64 * 1024, le=64 * MIB)] = 16 * MIB
     """The bytes of keys and values in one row group. A row group is kept in memory until it is complete."""
     compression: Literal["none", "snappy", "gzip", "zstd", "lz4"] = "zstd"
+    """The compression of the columns."""
     pattern: str = PATTERN
+    """The names of the files, relative to the directory. ``{consumer}``, ``{node}``, ``{group}``, ``{first}``,
+    ``{last}``, ``{date}`` and ``{hour}`` are replaced by their values; ``{first}`` is required."""
 
     def check(self) -> None:
         if find_spec("pyarrow") is None:
@@ -229,8 +237,9 @@ class MirrorOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ca_file: str = ""
     """The authorities to trust on ``https://``; "" for the system's authorities."""
     cert_file: str = ""
+    """The client certificate for ``https://``; "" for none. Set both this and ``key_file``, or neither."""
     key_file: str = ""
-    """The client certificate and its key for ``https://``; "" for none."""
+    """The key of ``cert_file``."""
     token_file: str = ""
     """The file, of mode 0600 or 0400, with the token for the other group; empty: none."""
     group: str = ""
@@ -257,6 +266,7 @@ class WebhookOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The options of ``webhook``."""
 
     url: str
+    """The URL to which the events are posted."""
     secret_file: str = ""
     """A file with the secret, or with the new and the old secret on separate lines. Set either this or
     ``secret_env``."""
@@ -277,6 +287,7 @@ class WebhookOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=T
     timeout_s: Annotated[float, msgspec.Meta(ge=0.1, le=30.0)] = 10.0
     """The seconds from the start of a request to the end of its answer."""
     connect_timeout_s: Annotated[float, msgspec.Meta(ge=0.1, le=30.0)] = 5.0
+    """The seconds until a connection must be established."""
     retry_after_max_s: Annotated[float, msgspec.Meta(ge=1.0, le=3600.0)] = 300.0
     """A longer ``Retry-After`` of the server is shortened to this many seconds."""
 
@@ -324,9 +335,11 @@ class PostgresOptions(Checked, frozen=True, kw_only=True, forbid_unknown_fields=
     """The table for the rows. Write the table's schema before its name, unless the table is in the first schema of the
     search path."""
     positions_table: str = "vlsnlog_positions"
+    """The table for the consumer's position."""
     create: bool = True
     """Whether missing tables are created."""
     connect_timeout_s: Annotated[float, msgspec.Meta(ge=1.0, le=10.0)] = 5.0
+    """The seconds until a connection must be established."""
     timeout_s: Annotated[float, msgspec.Meta(ge=1.0, le=50.0)] = 30.0
     """A transaction may take this many seconds before its connection is closed."""
 

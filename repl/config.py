@@ -326,7 +326,7 @@ def resolve(
             assert path is not None
             raw, source, place = document[name], path.name, f"{path}: {name}"
             if str(each.type).startswith("Path"):
-                raw = path.parent / str(raw)
+                raw = path.parent / _text(raw, place)
         elif each.default is not MISSING:
             result.values[name], result.sources[name] = each.default, "default"
             continue
@@ -372,7 +372,8 @@ def toml_of(value: Any) -> str:
         return "{ " + ", ".join(f"{toml_of(key)} = {toml_of(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(toml_of, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)  # a TOML basic string accepts JSON's escapes, too
+    # a TOML basic string accepts JSON's escapes, too, and must escape DEL, which JSON need not
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def load_node_config(

@@ -240,7 +240,7 @@ class StrongerDurability(VlsnLogError):
 
 
 class UnknownProducer(VlsnLogError):
-    """The submission's producer is unknown to the log, or was forgotten. Nothing of the submission was logged now.
+    """The submission's producer is unknown to the log, or was forgotten. Nothing of this call was logged.
     Earlier appends of the producer that got no answer may be in the log."""
 
     slug = "unknown-producer"

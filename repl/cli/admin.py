@@ -28,7 +28,7 @@ LOOK_S = 0.2
 @key_option
 @json_option
 def checkpoint(url: list[str], as_json: bool) -> int:
-    """Make every node given write a checkpoint now."""
+    """Make every node in the list write a checkpoint at once."""
     return _order("checkpoint", url, as_json)
 
 
@@ -37,7 +37,7 @@ def checkpoint(url: list[str], as_json: bool) -> int:
 @key_option
 @json_option
 def rotate(url: list[str], as_json: bool) -> int:
-    """Make every node given begin a new segment now."""
+    """Make every node in the list begin a new segment at once."""
     return _order("rotate", url, as_json)
 
 

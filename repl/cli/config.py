@@ -1,7 +1,8 @@
-"""``vlsnlog config``: prints the value of every setting, and the source of the value."""
+"""``vlsnlog config``: prints the value of every setting, and the source of the value; or the files' schema."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,20 @@ from repl.node.capacity import files_most, memory_bytes, readers_of
 
 
 @click.command(cls=Command)
+@click.argument("what", type=click.Choice(["schema"]), required=False, metavar="[schema]")
 @json_option
-def config(as_json: bool) -> None:
+def config(what: str | None, as_json: bool) -> None:
     """Print the settings: from VLSNLOG_* variables, then the --config file, then defaults.
 
     The output without --json is itself a config file. For a setting of 0, a comment shows its value on this machine.
+
+    `vlsnlog config schema` prints the JSON Schema of a node's config file, which editors use for completion and checks.
     """
+    if what == "schema":
+        from repl.cli.config_schema import node_schema
+
+        click.echo(json.dumps(node_schema(), indent=2, ensure_ascii=False))
+        return
     resolved = resolve({**COMMAND_SETTINGS, **NODE_SETTINGS}, path=config_path())
     if as_json:
         values = {name: _plain(value) for name, value in resolved.values.items()}

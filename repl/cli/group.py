@@ -130,7 +130,7 @@ def upgrade(dry_run: bool, url: list[str], as_json: bool) -> int:
     """Raise the group's level by one, for ever, once all members run a vlsnlog that speaks it.
 
     --dry-run prints each member's version and levels, what the next level brings and ends, and whether it can be raised
-    now (exit status 0) or why not (1).
+    (exit status 0) or why not (1).
     """
     shown = run(_shown(url))
     if "level" not in shown:

@@ -59,7 +59,7 @@ def token() -> None:
         "--names", default="", metavar="PREFIX", help="It uses consumers, sinks and destinations whose names begin so."
     ),
     click.option(
-        "--expires", type=SpanType(), metavar="SPAN", help="When it ends, from now: 12h, 30d; default: never."
+        "--expires", type=SpanType(), metavar="SPAN", help="For how long it is valid: 12h, 30d; default: for ever."
     ),
     click.option("--bytes-per-s", type=_RATE, default=0, help="Bytes that it may append in a second; 0: any."),
     click.option("--appends-per-s", type=_RATE, default=0, help="Appends that it may make in a second; 0: any."),

@@ -135,7 +135,7 @@ class Destinations:
             await asyncio.sleep(AGAIN_S)
 
     def left(self) -> None:
-        """Notes that another node may be the master now."""
+        """Notes that another node may have become the master."""
         self._calls.left()
 
     async def ack(self, name: str, vlsns: VlsnSet | Sequence[int], uuid: str = "") -> None:

@@ -80,7 +80,7 @@ class MasterCalls:
         )
 
     def left(self) -> None:
-        """Notes that another node may be the master now. The client looks for the master before the next call."""
+        """Notes that another node may have become the master. The client looks for the master before the next call."""
         self._master = ""
 
     async def at_master(self, ask: Callable[[str, float], Awaitable[T]], *, again: bool, try_s: float = 0.0) -> T:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from repl.config import (
     COMMAND_SETTINGS,
@@ -15,6 +18,7 @@ from repl.config import (
     parse_members,
     resolve,
     split_listen,
+    toml_of,
 )
 from repl.credentials.urls import split_urls
 from vlsn.errors import BadArgument
@@ -209,3 +213,19 @@ def test_files_of_tls_are_relative_to_the_config_file(tmp_path: Path) -> None:
     loaded = load_node_config(path=path, environment={})
     assert (loaded.tls_cert, loaded.tls_key) == (tmp_path / "n1.pem", tmp_path / "n1.key")
     assert loaded.tls_ca == Path("/etc/ca.pem")
+
+
+def test_a_path_in_a_file_is_a_string(path: Path) -> None:
+    path.write_text(FILE.replace('dir = "data"', "dir = 5"))
+    with pytest.raises(BadArgument, match="dir: must be a string, not 5"):
+        load_node_config(path=path, environment={})
+
+
+@given(text=st.text())
+def test_printed_text_is_read_back(text: str) -> None:
+    assert tomllib.loads(f"each = {toml_of({text: [text]})}") == {"each": {text: [text]}}
+
+
+def test_every_control_character_is_read_back() -> None:
+    text = "".join(map(chr, range(0xA0)))
+    assert tomllib.loads(f"each = {toml_of(text)}") == {"each": text}

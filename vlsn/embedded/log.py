@@ -186,7 +186,7 @@ class Log:
 
     @property
     def failing(self) -> list[Fault]:
-        """The background work that is failing now and is retried. No acknowledged append depends on background work."""
+        """The background work that fails and is retried. No acknowledged append depends on background work."""
         return self._log.life.background.faults()
 
     def synced_length(self, segment: int) -> int:
