@@ -213,15 +213,18 @@ def _watched(
     """Awaits ``receiving``. Calls ``waits`` with each future that it waits for."""
     step: Callable[[Any], Any] = receiving.send
     with_: Any = None
-    while True:
-        try:
-            future = step(with_)
-        except StopIteration as done:
-            return done.value
-        waits(future)
-        try:
-            yield future
-        except BaseException as error:
-            step, with_ = receiving.throw, error
-        else:
-            step, with_ = receiving.send, None
+    try:
+        while True:
+            try:
+                future = step(with_)
+            except StopIteration as done:
+                return done.value
+            waits(future)
+            try:
+                yield future
+            except BaseException as error:
+                step, with_ = receiving.throw, error
+            else:
+                step, with_ = receiving.send, None
+    finally:
+        with_ = None  # the error's traceback refers to this frame

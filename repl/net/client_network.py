@@ -217,14 +217,16 @@ class OwnSocket(socket.socket):
     def __init__(self, family: int, kind: int, protocol: int) -> None:
         super().__init__(family, kind, protocol)
         self._made = _identity(self.fileno())
+        self._process = os.getpid()
 
     def owns(self) -> bool:
         """Says whether the descriptor is open, and is the one that this socket was made with."""
         return self.fileno() >= 0 and _identity(self.fileno()) == self._made
 
     def end(self) -> None:
-        """Shuts the connection down in both directions. Its transport finds that it has ended."""
-        if self.owns():
+        """Shuts the connection down in both directions. Its transport finds that it has ended. A forked child leaves
+        the connection to its parent."""
+        if self.owns() and os.getpid() == self._process:
             with suppress(OSError):  # it is not connected
                 self.shutdown(socket.SHUT_RDWR)
 

@@ -55,7 +55,7 @@ async def calls(url: str, ca: str, token: str, name: str) -> None:
 
 
 async def refusals(url: str, tls: TlsFiles, token: str) -> None:
-    """What is refused is refused with the error of its problem document, be it a call or an upgrade."""
+    """Each refusal raises the error of its problem document, be it a call or an upgrade."""
     other = token[:-5] + ("A" if token[-5] != "A" else "B") + token[-4:]
     async with connect(url, tls=tls, token=other, timeout_s=5) as stranger:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 import subprocess
@@ -67,6 +68,54 @@ def test_a_socket_closes_its_own_descriptor_alone(how: str) -> None:
             else:
                 with pytest.raises(OSError, match="Bad file descriptor"):
                     os.fstat(number)
+
+
+def test_a_forked_child_ends_no_connection_of_its_parent() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        ours = OwnSocket(socket.AF_INET, socket.SOCK_STREAM, 0)
+        ours.connect(listening.getsockname())
+        other, _ = listening.accept()
+        with other:
+            child = os.fork()
+            if not child:
+                ours.end()
+                os._exit(0)
+            os.waitpid(child, 0)
+            ours.sendall(b"goes on")
+            assert other.recv(100) == b"goes on"
+            ours.end()
+            assert other.recv(100) == b""
+        ours.close()
+
+
+async def test_a_delivery_that_ends_leaves_nothing_in_a_cycle() -> None:
+    def fails(message: bytes) -> bool:
+        raise ValueError("no such message")
+
+    async with delivering() as (channel, tap):
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        try:
+            for how in ("enough", "fault", "cancel"):
+                task = asyncio.create_task(channel.deliver(fails if how == "fault" else lambda message: False))
+                await asyncio.sleep(0)
+                if how == "cancel":
+                    task.cancel()
+                else:
+                    tap.feed_data(frame(2, b"last", masked=False))
+                await asyncio.wait([task])
+                del task
+                await asyncio.sleep(0)
+                gc.set_debug(gc.DEBUG_SAVEALL)
+                gc.collect()
+                gc.set_debug(0)
+                found = [each for each in gc.garbage if isinstance(each, BaseException)]
+                gc.garbage.clear()
+                assert found == [], how
+        finally:
+            gc.enable()
+            gc.unfreeze()
 
 
 @asynccontextmanager
