@@ -9,16 +9,36 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from vlsn.errors import BadArgument, NoRegularFile
 from vlsn.limits import MIB
-from vlsn.seams import Disk
 
 C = TypeVar("C", bound=ssl.SSLContext)
 FILE_BYTES_MAX: Final = 8 * MIB
 """The most bytes of a PEM file; the authorities of a large company may have one."""
+LOOK_S: Final = 5.0
+"""The seconds between two looks at the files."""
+HTTP_MARK: Final = "http/1.1"
+"""The protocol name (ALPN) that a client offers."""
+
+
+class PemFile(Protocol):
+    """The part of ``vlsn.seams.File`` that PEM files need."""
+
+    def read(self, offset: int, size: int) -> bytes: ...
+
+    def stamp(self) -> tuple[int, ...]: ...
+
+    def close(self) -> None: ...
+
+
+class PemDisk(Protocol):
+    """The part of ``vlsn.seams.Disk`` that PEM files need."""
+
+    def open(self, path: str) -> PemFile: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +66,42 @@ def or_environment(files: TlsFiles) -> TlsFiles:
     return TlsFiles(files.ca or else_.ca, files.cert or else_.cert, files.key or else_.key)
 
 
-def check_files(files: TlsFiles, disk: Disk) -> None:
+def check_files(files: TlsFiles, disk: PemDisk) -> None:
     """Reads the files, as a call of https does. Raises ``BadArgument``."""
-    calling(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), files, disk)
+    client_context(files, disk)
 
 
-def stamp_of(files: TlsFiles, disk: Disk) -> tuple[object, ...]:
+def stamp_of(files: TlsFiles, disk: PemDisk) -> tuple[object, ...]:
     """Returns what changes when a file is replaced or written. A file that cannot be opened has ``None``."""
     return tuple(_stamp(disk, path) for path in (files.ca, files.cert, files.key))
+
+
+class Authorities:
+    """The TLS of a client's calls: ``context`` is current. It verifies chain and host of the other side.
+
+    A context is never changed. After a change of the files, new connections are made in a new context."""
+
+    def __init__(self, files: TlsFiles, disk: PemDisk) -> None:
+        """Loads the files. Raises ``BadArgument``."""
+        self._files, self._disk = files, disk
+        self._stamp = stamp_of(files, disk)
+        self.context = client_context(files, disk)
+
+    def look(self) -> None:
+        """Loads the files again if they have changed. Keeps what is loaded if they are bad. Never raises."""
+        stamp = stamp_of(self._files, self._disk)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        with suppress(BadArgument):
+            self.context = client_context(self._files, self._disk)
+
+
+def client_context(files: TlsFiles, disk: PemDisk) -> ssl.SSLContext:
+    """Makes the context of a client's calls to any node. Raises ``BadArgument``."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols([HTTP_MARK])
+    return calling(context, files, disk)
 
 
 def tls_failure(error: BaseException) -> ssl.SSLError | None:
@@ -92,7 +140,7 @@ _NOT_TRUSTED: Final = (18, 19, 20, 21)
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
 
 
-def _stamp(disk: Disk, path: str) -> tuple[int, ...] | None:
+def _stamp(disk: PemDisk, path: str) -> tuple[int, ...] | None:
     try:
         file = disk.open(path) if path else None
     except (OSError, NoRegularFile):
@@ -105,7 +153,7 @@ def _stamp(disk: Disk, path: str) -> tuple[int, ...] | None:
         file.close()
 
 
-def calling(context: C, files: TlsFiles, disk: Disk) -> C:
+def calling(context: C, files: TlsFiles, disk: PemDisk) -> C:
     """Makes ``context`` one of a client: chain and host of the other side are verified. Raises ``BadArgument``."""
     restrict(context)
     if files.ca:
@@ -123,7 +171,7 @@ def restrict(context: ssl.SSLContext) -> None:
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
 
 
-def trust(context: ssl.SSLContext, path: str, disk: Disk) -> None:
+def trust(context: ssl.SSLContext, path: str, disk: PemDisk) -> None:
     """Loads authorities. Raises ``BadArgument``."""
     pem = _read("tls_ca", path, disk).decode("ascii", "ignore")  # comments between certificates may have any letters
     try:
@@ -132,7 +180,7 @@ def trust(context: ssl.SSLContext, path: str, disk: Disk) -> None:
         raise BadArgument(f"tls_ca: {path}: {_said(error, 'holds no certificates in PEM')}") from None
 
 
-def show(context: ssl.SSLContext, files: TlsFiles, disk: Disk) -> None:
+def show(context: ssl.SSLContext, files: TlsFiles, disk: PemDisk) -> None:
     """Loads the own certificate and its key. Raises ``BadArgument``."""
     for name, path in (("tls_cert", files.cert), ("tls_key", files.key)):
         if not path:
@@ -146,7 +194,7 @@ def show(context: ssl.SSLContext, files: TlsFiles, disk: Disk) -> None:
         raise BadArgument(f"tls_cert, tls_key: {files.cert}, {files.key}: {said}") from None
 
 
-def _read(name: str, path: str, disk: Disk) -> bytes:
+def _read(name: str, path: str, disk: PemDisk) -> bytes:
     """Reads a whole PEM file. Raises ``BadArgument``, which never shows its content."""
     try:
         file = disk.open(path)

@@ -467,6 +467,6 @@ def acks_of(policy: Acks | str) -> Acks:
 def real_network(tls: TlsFiles | None = None) -> Network:
     """Makes a network of real sockets; the caller closes it. ``tls`` has the files for calls of https; the default
     files are named by environment variables."""
-    from repl.net.network import AiohttpNetwork  # imported on first use, because aiohttp takes long to load
+    from repl.net.client_network import ClientNetwork  # imported on first use, because aiohttp takes long to load
 
-    return AiohttpNetwork(tls=tls)
+    return ClientNetwork(tls=tls)

@@ -1,5 +1,1 @@
 """Sockets: the only place that imports aiohttp. These adapters take no decisions; ``repl/web`` does."""
-
-from repl.net.network import AiohttpNetwork
-
-__all__ = ["AiohttpNetwork"]

@@ -16,6 +16,7 @@ from aiohttp import HttpVersion10, web
 
 from repl.net.accepting import Accepting
 from repl.net.arrivals import Arrivals
+from repl.net.channel import size_limit
 from repl.net.connection import Connection, IncomingBody, Server
 from repl.net.doorway import Doorway
 from repl.net.entrance import Entrance, room_of
@@ -24,7 +25,7 @@ from repl.net.places import CONNECTIONS_MAX, HEAD_S, IDLE_S, is_kept
 from repl.net.reply import Reply, Streams
 from repl.net.tls import END_OLD_S, Trust, end_over
 from repl.net.turns import Serving, Turns
-from repl.net.websocket import CLOSE_TIMEOUT_S, WebSocketChannel, size_limit
+from repl.net.websocket import CLOSE_TIMEOUT_S, WebSocketChannel
 from repl.web import problem
 from repl.web.types import Handler, Keeps, Quick, Request, Response, Upgrade
 from vlsn.errors import BadArgument, QueueFull

@@ -20,16 +20,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from repl.tls_files import HTTP_MARK, calling, client_context, refusal_of, restrict, show, stamp_of, trust
+from repl.tls_files import LOOK_S as LOOK_S
 from repl.tls_files import TlsFiles as TlsFiles
-from repl.tls_files import calling, refusal_of, restrict, show, stamp_of, trust
 from vlsn.errors import BadArgument
 from vlsn.real.disk import PosixDisk
 from vlsn.seams import Disk
 
 C = TypeVar("C", bound=ssl.SSLContext)
 
-LOOK_S: Final = 5.0
-"""The seconds between two looks at the files."""
 END_OLD_S: Final = 30.0
 """The seconds in which connections end that were made before an authority was removed."""
 HANDSHAKE_S: Final = 5.0
@@ -37,7 +36,6 @@ PEERS_MAX: Final = 64
 """The most contexts that are kept for members, one for each name."""
 PEER_MARK: Final = "vlsnlog-peer"
 """Members offer this protocol name (ALPN), so that their handshakes come before those of clients."""
-HTTP_MARK: Final = "http/1.1"
 OFF: Final = "off"
 ALLOW: Final = "allow"
 REQUIRE: Final = "require"
@@ -88,7 +86,7 @@ class Loaded:
         self._disk = disk
         self._own = own
         self._peers: dict[str, PeerContext] = {}
-        self.client = self._calling(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+        self.client = client_context(files, disk)
         self.roots = frozenset(self.client.get_ca_certs(binary_form=True))
         self.server: ssl.SSLContext | None = None
         self.not_after_s = 0.0
@@ -108,18 +106,14 @@ class Loaded:
                 self._peers.clear()
             context = PeerContext(ssl.PROTOCOL_TLS_CLIENT)
             context.uri = node_uri(own.group, peer)
-            self._peers[peer] = self._calling(context)
             context.set_alpn_protocols([PEER_MARK, HTTP_MARK])
+            self._peers[peer] = calling(context, self._files, self._disk)
         return context
 
     def contexts(self) -> frozenset[ssl.SSLContext]:
         """Returns all contexts that are in use."""
         served = () if self.server is None else (self.server,)
         return frozenset((self.client, *served, *self._peers.values()))
-
-    def _calling(self, context: C) -> C:
-        context.set_alpn_protocols([HTTP_MARK])
-        return calling(context, self._files, self._disk)
 
     def _serving(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -1,8 +1,6 @@
-"""A channel over one WebSocket, for either side. There is no compression, which would cost more than it saves, and
-blocks must stay as they are. A text message, or a message over the limit, ends the channel.
+"""The channel of a listener, and of a node that calls another. It takes a message in the turn in which it arrives.
 
-``send`` returns while few bytes wait in the socket, so that the next message can be made while the last message is
-sent. The limit is ``WRITE_BUFFER_BYTES`` for a client, and ``Upgrade.ahead_bytes`` for a server.
+``Upgrade.ahead_bytes`` limits the bytes that wait in a server's socket.
 
 This file and ``network.py`` use private parts of aiohttp: the reader's queue, and the writer's close flag. The lock
 file fixes aiohttp's version, and ``tests/repl/net/test_frame.py`` checks that these parts behave as expected.
@@ -14,92 +12,24 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from aiohttp import ClientWebSocketResponse, WSCloseCode, WSMsgType
+from aiohttp import ClientWebSocketResponse, WSMsgType
 from aiohttp.web import WebSocketResponse
 
-from repl.net.frames import SMALL_BYTES, small_frame
+from repl.net.channel import SocketChannel
 from repl.net.tap import Tap
-from vlsn.errors import ChannelClosed, bare
-from vlsn.limits import MIB
-from vlsn.seams import Buffer
 
-WRITE_BUFFER_BYTES = MIB
 CLOSE_TIMEOUT_S = 1.0
 """The seconds that a server waits for the other side when it closes a channel. A client does not wait."""
 
 
-def size_limit(message_bytes_max: int) -> int:
-    """Returns aiohttp's ``max_msg_size`` for messages of up to ``message_bytes_max``. aiohttp's limit is the smallest
-    size that is refused."""
-    return message_bytes_max + 1
-
-
-class WebSocketChannel:
+class WebSocketChannel(SocketChannel):
     """``vlsn.seams.Channel`` for a WebSocket. It allows one reader and one writer at a time."""
 
-    __slots__ = ("__weakref__", "_incoming", "_masked", "_socket", "_tap", "_transport")
+    __slots__ = ("_incoming",)
 
     def __init__(self, socket: WebSocketResponse | ClientWebSocketResponse, transport: Any, tap: Tap) -> None:
-        self._socket: Any = socket
+        super().__init__(socket, transport, tap)
         self._incoming: Any = socket._reader
-        self._masked = isinstance(socket, ClientWebSocketResponse)
-        self._transport = transport
-        self._tap = tap
-
-    async def send(self, message: Buffer) -> None:
-        if len(message) <= SMALL_BYTES and self.send_now(message):
-            return
-        try:
-            await self._socket.send_bytes(message)
-        except (ConnectionError, RuntimeError) as error:
-            raise ChannelClosed(f"the peer is gone: {bare(error)}") from None  # aiohttp's waiter keeps the error
-
-    def send_now(self, message: Buffer) -> bool:
-        transport = self._transport
-        if transport.is_closing() or transport.get_write_buffer_size():
-            return False
-        if len(message) <= SMALL_BYTES:
-            if self._socket._writer._closing:
-                return False
-            transport.write(small_frame(message, masked=self._masked))
-            return True
-        sending = self._socket.send_bytes(message)
-        try:
-            sending.send(None)
-        except StopIteration:
-            return True
-        except (ConnectionError, RuntimeError):
-            return False
-        # The transport has the frame already. The rest of the call only waits until the peer has read more.
-        sending.close()
-        return True
-
-    def received_bytes(self) -> int:
-        return self._tap.received_bytes
-
-    async def receive(self) -> bytes:
-        try:
-            message = await self._socket.receive()
-            while message.type in (WSMsgType.PING, WSMsgType.PONG):
-                if message.type is WSMsgType.PING and not self._ping_waits():
-                    await self._socket.pong(message.data)
-                message = await self._socket.receive()
-        except (ConnectionError, RuntimeError) as error:
-            raise ChannelClosed(f"the channel is closed: {error}") from None
-        if message.type is WSMsgType.BINARY:
-            data: bytes = message.data
-            self._tap.received()
-            return data
-        # the tap's error, because the tap counts frames
-        if message.type is WSMsgType.ERROR and isinstance(message.data, str):
-            await self._socket.close(code=WSCloseCode.POLICY_VIOLATION, message=message.data.encode())
-            raise ChannelClosed(f"the peer sent {message.data}")
-        if message.type is WSMsgType.TEXT:
-            await self._socket.close(code=WSCloseCode.UNSUPPORTED_DATA)
-            raise ChannelClosed("the peer sent a text message")
-        code = self._socket.close_code or 0
-        said = f": {message.extra}" if message.type is WSMsgType.CLOSE and message.extra else ""
-        raise ChannelClosed(f"the channel was closed (code {code}){said}", code=code)
 
     async def deliver(self, take: Callable[[bytes], bool]) -> None:
         tap, loop = self._tap, asyncio.get_running_loop()
@@ -145,6 +75,10 @@ class WebSocketChannel:
             tap.came = tap.take = None
             fault = None  # the error's traceback refers to ``taken``
 
+    def _has_said_goodbye(self) -> bool:
+        closing: bool = self._socket._writer._closing
+        return closing
+
     def _ping_waits(self) -> bool:
         """Says whether a ping waits. Only the last of several pings must be answered (RFC 6455 §5.5.3), and each answer
         costs a system call."""
@@ -163,19 +97,3 @@ class WebSocketChannel:
             data: bytes = read.value.data
         self._tap.received()
         return data
-
-    @property
-    def context(self) -> object:
-        """The TLS context in which the connection was made; ``None`` without TLS."""
-        return self._transport.get_extra_info("sslcontext")
-
-    def abort(self) -> None:
-        """Ends the connection at once; its reader and writer get ``ChannelClosed``."""
-        self._transport.abort()
-
-    async def close(self, code: int = 1000) -> None:
-        try:
-            await self._socket.close(code=code)
-        finally:
-            if (kept := self._socket.exception()) is not None:
-                bare(kept)

@@ -4,6 +4,7 @@
     positions     the same with the position of a consumer in each transaction, and positions alone
     linearizable  N readers of an entry each, without and beside idle transactions (as many as a batch)
     beside-scan   N writers, without and beside a full scan of every node's segments
+    networks      N writers, one writer, and a reader: each by a client's network, and by a node's
 
 They are works as ``repl.bench`` has them, with its options and its report.
 """
@@ -14,10 +15,13 @@ import argparse
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import cycle, islice
+from typing import Any
+
+import numpy as np
 
 from repl.bench.report import Outcome
 from repl.bench.run import BenchOptions, run_bench
@@ -25,6 +29,7 @@ from repl.bench.target import Given, Own, master_url
 from repl.bench.works import Begin, Call, Load, Work, batches, singles, timed
 from repl.client.connect import Client, connect
 from repl.client.consumer import Consumer
+from repl.net.client_network import ClientNetwork
 from repl.net.network import AiohttpNetwork
 from tests.bench.load import call, rate, ratio, together
 from tests.bench.process import command, environment
@@ -37,6 +42,8 @@ TURNS = 4
 READ_TURNS = 10
 SCAN_TURNS = 10
 """Pairs; each begins with the side that the pair before has ended with."""
+NETWORK_PAIRS = 40
+READ_ENTRIES = 20_000
 SCAN_FILL_S = 3.0
 """Seconds that an own cluster's log is filled for before it is scanned, in large batches."""
 
@@ -249,7 +256,52 @@ async def beside_scan(target: Given | Own, load: Load) -> Outcome:
     return together(done, more, alone)
 
 
+async def networks(target: Given | Own, load: Load) -> Outcome:
+    """Each pair of turns begins with the network that the pair before has ended with."""
+    turn = _turn(load, 2 * 3 * NETWORK_PAIRS)
+    done: dict[str, tuple[list[Outcome], list[Outcome]]] = {}
+    ours, theirs = ClientNetwork(), AiohttpNetwork()
+    async with (
+        connect(target.urls, acks=load.acks, durability=load.durability, network=ours) as public,
+        connect(target.urls, acks=load.acks, durability=load.durability, network=theirs) as private,
+    ):
+        clients = (public, private)
+        runs: dict[str, Callable[[Client], Awaitable[Outcome]]] = {
+            "many": lambda client: timed(turn, singles(client)),
+            "one": lambda client: timed(replace(turn, writers=1), singles(client)),
+            "read": lambda client: _read(client, turn.seconds, load.size),
+        }
+        for name, run in runs.items():
+            sides = done[name] = ([], [])
+            for client in clients:  # connections are made, and what is read first is read
+                await run(client)
+            for number in range(NETWORK_PAIRS):
+                for side in (0, 1) if number % 2 == 0 else (1, 0):
+                    sides[side].append(await run(clients[side]))
+    await ours.close()
+    await theirs.close()
+    more: dict[str, Any] = {}
+    for name, (client_s, node_s) in done.items():
+        pairs = sorted(ratio(rate([new]), rate([old])) for new, old in zip(client_s, node_s, strict=True))
+        more[f"{name}_ratio"] = pairs[len(pairs) // 2]
+        more[f"{name}_total_ratio"] = ratio(rate(client_s), rate(node_s))
+        more[f"{name}_per_s"] = (rate(client_s), rate(node_s))
+        more[f"{name}_pairs"] = pairs
+    return together(done["many"][0], more, done["many"][1])
+
+
+async def _read(client: Client, seconds: float, size: int) -> Outcome:
+    """Reads the log from its start again and again."""
+    start, entries = time.perf_counter(), 0
+    while time.perf_counter() < start + seconds:
+        async for _ in client.read(limit=READ_ENTRIES):
+            entries += 1
+    elapsed = time.perf_counter() - start
+    return Outcome(entries, entries * size, elapsed, np.empty(0), 0, {})
+
+
 WORKS = {
+    "networks": Work(run=networks, writers=256),
     "transactions": Work(run=transactions, writers=64, batch=10),
     "positions": Work(run=positions, writers=64, batch=10),
     "linearizable": Work(run=linearizable, writers=3, batch=100),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from repl.net.client_network import ClientNetwork
 from repl.net.network import AiohttpNetwork
 from repl.web import problem
 from repl.web.types import Handler, Network, Request, Response, Upgrade
@@ -58,6 +59,11 @@ def real_pair() -> Pair:
     return Pair(AiohttpNetwork(), AiohttpNetwork())
 
 
+def client_pair() -> Pair:
+    """Makes a client's network, which has public parts of aiohttp alone, and a node's."""
+    return Pair(ClientNetwork(), AiohttpNetwork())
+
+
 def fake_pair() -> Pair:
     net = FakeNet(asyncio.get_running_loop(), Random(5))
     return Pair(net.host("here"), net.host("there"))
@@ -73,6 +79,8 @@ def narrow_pair() -> Pair:
 MADE: dict[str, tuple[Callable[[Coroutine[Any, Any, None]], None], Callable[[], Pair]]] = {
     "asyncio": (asyncio.run, real_pair),
     "uvloop": (uvloop.run, real_pair),
+    "asyncio, client": (asyncio.run, client_pair),
+    "uvloop, client": (uvloop.run, client_pair),
     "fake": (run, fake_pair),
     "fake, narrow links": (run, narrow_pair),
 }
@@ -204,7 +212,7 @@ def test_an_address_is_had_once(run_body: RunBody) -> None:
         async with pair.served(handler) as url:
             port = int(url.rsplit(":", 1)[1])
             with pytest.raises(OSError, match="in use"):
-                await pair.here.serve("127.0.0.1", port, handler)
+                await pair.there.serve("127.0.0.1", port, handler)
         again = await pair.there.serve("127.0.0.1", port, handler)
         assert again.url == url
         await again.close()

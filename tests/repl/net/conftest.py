@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from repl.net import AiohttpNetwork
 from repl.net.listener import HttpListener
+from repl.net.network import AiohttpNetwork
 from repl.node.gateway import Gateway
 from tests.repl.web.one_node import OneNode, started
 from vlsn.limits import MIB

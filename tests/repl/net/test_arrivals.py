@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repl.api import Acks
-from repl.net import AiohttpNetwork, arrivals
+from repl.net import arrivals
 from repl.net.arrivals import FREE_BYTES, Arrival, Arrivals
 from repl.net.frames import Frames
 from repl.net.listener import HttpListener
+from repl.net.network import AiohttpNetwork
 from repl.produce_messages import REQUEST_MESSAGE_BYTES_MAX, decode_answers, request_header
 from tests.repl.client.group import until
 from tests.repl.net.test_net import Wire

@@ -7,14 +7,18 @@ import time
 
 import pytest
 
-from repl.net import AiohttpNetwork
+from repl.net.client_network import ClientNetwork
+from repl.net.network import AiohttpNetwork
 from vlsn.errors import Unreachable
 
 TIMEOUT_S = 0.05
 
 
+@pytest.mark.parametrize("caller", [AiohttpNetwork, ClientNetwork])
 @pytest.mark.parametrize("cancel_first", [True, False])
-async def test_a_cancel_that_comes_with_the_timeout_ends_the_caller(cancel_first: bool) -> None:
+async def test_a_cancel_that_comes_with_the_timeout_ends_the_caller(
+    cancel_first: bool, caller: type[AiohttpNetwork] | type[ClientNetwork]
+) -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await reader.read()
@@ -23,7 +27,7 @@ async def test_a_cancel_that_comes_with_the_timeout_ends_the_caller(cancel_first
 
     server = await asyncio.start_server(silent, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-    client = AiohttpNetwork()
+    client = caller()
 
     async def ask_for_ever() -> None:
         while True:

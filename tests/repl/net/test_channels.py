@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
 
@@ -13,11 +14,12 @@ from repl.api import Acks, FeedHello
 from repl.group.feed_hello import encode_hello
 from repl.group.member import Member
 from repl.lead.feed_ws import NodeFeeds
-from repl.net import AiohttpNetwork
-from repl.net import network as real
+from repl.net import client_network as real
+from repl.net.client_network import ClientNetwork
 from repl.net.listener import HttpListener
+from repl.net.network import AiohttpNetwork
 from repl.node.gateway import Gateway
-from repl.web.types import Response
+from repl.web.types import Handler, Keeps, Listener, Quick, Response
 from tests.repl.lead.test_feed_ws import HELLO
 from tests.repl.net.test_net import Wire
 from tests.repl.web.one_node import FIRST, OneNode, follower
@@ -46,6 +48,22 @@ class EchoingFeeds(NodeFeeds):
                 await channel.send(self.messages[-1])
 
 
+class CallingAsClients(ClientNetwork):
+    """A client's network, beside which a node's network serves."""
+
+    async def serve(
+        self, host: str, port: int, handler: Handler, *, quick: Quick | None = None, keeps: Keeps | None = None
+    ) -> Listener:
+        return await AiohttpNetwork().serve(host, port, handler, quick=quick, keeps=keeps)
+
+
+@pytest.fixture(params=[AiohttpNetwork, CallingAsClients])
+async def network(request: pytest.FixtureRequest) -> AsyncIterator[ClientNetwork]:
+    opened: ClientNetwork = request.param()
+    yield opened
+    await opened.close()
+
+
 @pytest.fixture
 async def feeds(node: OneNode) -> EchoingFeeds:
     return EchoingFeeds(node.member)
@@ -59,7 +77,7 @@ async def gateway(node: OneNode, feeds: EchoingFeeds) -> Gateway:
 ASK = b"GET /v1/feed HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
 
 
-async def test_channel_carries_messages_of_any_size_both_ways(network: AiohttpNetwork, listener: HttpListener) -> None:
+async def test_channel_carries_messages_of_any_size_both_ways(network: ClientNetwork, listener: HttpListener) -> None:
     url = listener.url + "/v1/feed"
     channel = await network.connect(url, headers=encode_hello(HELLO), message_bytes_max=2 * MIB, timeout_s=60)
     sizes = [0, 1, 125, 126, 65_535, 65_536, MIB]
@@ -76,7 +94,7 @@ async def test_channel_carries_messages_of_any_size_both_ways(network: AiohttpNe
 
 
 async def test_channel_message_over_the_limit_ends_it(
-    network: AiohttpNetwork, listener: HttpListener, feeds: EchoingFeeds
+    network: ClientNetwork, listener: HttpListener, feeds: EchoingFeeds
 ) -> None:
     url = listener.url + "/v1/feed"
     channel = await network.connect(url, headers=encode_hello(HELLO), message_bytes_max=2 * MIB, timeout_s=60)
@@ -87,7 +105,7 @@ async def test_channel_message_over_the_limit_ends_it(
     assert feeds.messages == []
 
 
-async def test_channel_ends_when_either_side_leaves(network: AiohttpNetwork, listener: HttpListener) -> None:
+async def test_channel_ends_when_either_side_leaves(network: ClientNetwork, listener: HttpListener) -> None:
     url = listener.url + "/v1/feed"
     channel = await network.connect(url, headers=encode_hello(HELLO), message_bytes_max=MIB, timeout_s=60)
     await channel.send(b"a")
@@ -102,7 +120,7 @@ async def test_channel_ends_when_either_side_leaves(network: AiohttpNetwork, lis
 
 @pytest.mark.parametrize("error", [WrongGroup("g"), WrongVersion("2"), DuplicateFeed("n2"), NotMaster("no")])
 async def test_connect_refused_raises_the_class_of_the_problem(
-    network: AiohttpNetwork,
+    network: ClientNetwork,
     listener: HttpListener,
     feeds: EchoingFeeds,
     error: WrongGroup | WrongVersion | DuplicateFeed | NotMaster,
@@ -117,7 +135,7 @@ async def test_connect_refused_raises_the_class_of_the_problem(
 @pytest.mark.parametrize("more", [0, 1])
 @pytest.mark.parametrize("upgrade", [False, True], ids=["request", "refused upgrade"])
 async def test_an_answer_over_the_limit_is_given_up_while_it_comes(
-    network: AiohttpNetwork, monkeypatch: pytest.MonkeyPatch, upgrade: bool, more: int
+    network: ClientNetwork, monkeypatch: pytest.MonkeyPatch, upgrade: bool, more: int
 ) -> None:
     """A peer's endless answer takes no more memory than the limit; one of the limit's size is taken."""
     monkeypatch.setattr(real, "ANSWER_BYTES_MAX", MIB)
@@ -161,7 +179,7 @@ async def test_an_answer_over_the_limit_is_given_up_while_it_comes(
     await peer.wait_closed()
 
 
-async def test_connect_to_nobody_is_unreachable(network: AiohttpNetwork, gateway: Gateway) -> None:
+async def test_connect_to_nobody_is_unreachable(network: ClientNetwork, gateway: Gateway) -> None:
     listening = await network.serve("127.0.0.1", 0, gateway.handle)
     await listening.close()
     with pytest.raises(Unreachable):
@@ -170,7 +188,7 @@ async def test_connect_to_nobody_is_unreachable(network: AiohttpNetwork, gateway
         await network.request("GET", listening.url + "/v1/status", timeout_s=60)
 
 
-async def test_connect_to_one_that_says_nothing_is_unreachable_in_time(network: AiohttpNetwork) -> None:
+async def test_connect_to_one_that_says_nothing_is_unreachable_in_time(network: ClientNetwork) -> None:
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
@@ -199,7 +217,7 @@ async def test_upgrade_with_a_bad_handshake_is_a_problem_document(listener: Http
 
 
 async def test_feed_of_garbage_frames_ends_and_harms_nothing(
-    network: AiohttpNetwork, listener: HttpListener, node: OneNode
+    network: ClientNetwork, listener: HttpListener, node: OneNode
 ) -> None:
     hello = "".join(f"{name}: {value}\r\n" for name, value in encode_hello(HELLO).items()).encode()
     key = b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
@@ -214,7 +232,7 @@ async def test_feed_of_garbage_frames_ends_and_harms_nothing(
 
 
 async def test_request_gives_status_headers_and_body(
-    network: AiohttpNetwork, listener: HttpListener, node: OneNode
+    network: ClientNetwork, listener: HttpListener, node: OneNode
 ) -> None:
     headers = {"Content-Type": "application/octet-stream"}
     url = listener.url + "/v1/entries"
@@ -229,7 +247,7 @@ async def test_request_gives_status_headers_and_body(
 
 
 @pytest.mark.parametrize("segment_bytes", [32 * MIB])
-async def test_request_large_answers_come_whole(network: AiohttpNetwork, listener: HttpListener, node: OneNode) -> None:
+async def test_request_large_answers_come_whole(network: ClientNetwork, listener: HttpListener, node: OneNode) -> None:
     for n in range(20):
         await node.append(bytes([65 + n]) * (MIB - 200))
     response = await network.request("GET", listener.url + "/v1/segments/1", timeout_s=60)
@@ -242,7 +260,7 @@ async def test_request_large_answers_come_whole(network: AiohttpNetwork, listene
 
 @pytest.mark.parametrize("segment_bytes", [32 * MIB])
 async def test_produce_over_a_socket_with_the_largest_batch(
-    network: AiohttpNetwork, listener: HttpListener, node: OneNode
+    network: ClientNetwork, listener: HttpListener, node: OneNode
 ) -> None:
     channel = await network.connect(
         listener.url + "/v1/produce", message_bytes_max=produce_messages.ANSWERS_MESSAGE_BYTES_MAX, timeout_s=60
@@ -262,7 +280,7 @@ async def test_produce_over_a_socket_with_the_largest_batch(
 
 
 async def test_an_upgrade_is_not_redirected(
-    network: AiohttpNetwork, listener: HttpListener, monkeypatch: pytest.MonkeyPatch
+    network: ClientNetwork, listener: HttpListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = await follower()
     monkeypatch.setattr(elsewhere.member, "master_url", lambda: listener.url)

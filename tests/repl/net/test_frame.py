@@ -12,6 +12,7 @@ from aiohttp import WSMsgType, web
 from hypothesis import given
 from hypothesis import strategies as st
 
+from repl.net.client_network import ClientNetwork
 from repl.net.frames import SMALL_BYTES, Frames, is_small_frame, payload_of, small_frame
 from repl.net.network import AiohttpNetwork
 from repl.web.types import Request, Upgrade
@@ -102,8 +103,16 @@ def all_into(taken: list[bytes]) -> Callable[[bytes], bool]:
     return take
 
 
-async def test_pings_fragments_and_halves_between_delivered_messages_harm_nothing(peer: Peer) -> None:
-    network = AiohttpNetwork()
+@pytest.fixture(params=[AiohttpNetwork, ClientNetwork])
+async def network(request: pytest.FixtureRequest) -> AsyncIterator[ClientNetwork]:
+    made: ClientNetwork = request.param()
+    yield made
+    await made.close()
+
+
+async def test_pings_fragments_and_halves_between_delivered_messages_harm_nothing(
+    peer: Peer, network: ClientNetwork
+) -> None:
     channel = await network.connect(peer.url, message_bytes_max=MIB, timeout_s=60)
     two = frame(2, b"four", masked=False) + frame(2, b"five", masked=False)
     peer.answers = [
@@ -123,11 +132,9 @@ async def test_pings_fragments_and_halves_between_delivered_messages_harm_nothin
     assert taken == [b"one", b"two", b"three", b"four", b"five"]
     assert peer.got == [b"go"]
     await channel.close()
-    await network.close()
 
 
-async def test_garbage_behind_a_message_ends_the_delivery(peer: Peer) -> None:
-    network = AiohttpNetwork()
+async def test_garbage_behind_a_message_ends_the_delivery(peer: Peer, network: ClientNetwork) -> None:
     channel = await network.connect(peer.url, message_bytes_max=MIB, timeout_s=60)
     peer.answers = [frame(2, b"one", masked=False), b"\xf7\xff"]
     taken: list[bytes] = []
@@ -136,7 +143,6 @@ async def test_garbage_behind_a_message_ends_the_delivery(peer: Peer) -> None:
         await asyncio.wait_for(channel.deliver(all_into(taken)), 60)
     assert taken == [b"one"]
     await channel.close()
-    await network.close()
 
 
 async def test_a_client_of_aiohttps_own_reads_small_frames_until_a_close() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-from repl.net import AiohttpNetwork
 from repl.net.lateness import PERIOD_S
+from repl.net.network import AiohttpNetwork
 from repl.node.gateway import Gateway
 from tests.repl.client.group import until
 from tests.repl.web.one_node import started

@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from repl.net import AiohttpNetwork
 from repl.net import listener as listener_module
 from repl.net.listener import HttpListener
+from repl.net.network import AiohttpNetwork
 from repl.node.gateway import Gateway
 from repl.web.limits import AppendLimits
 from repl.web.types import Request, Response

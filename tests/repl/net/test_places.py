@@ -8,8 +8,8 @@ import pytest
 
 from repl import connect
 from repl.api import Acks
-from repl.net import AiohttpNetwork
 from repl.net.listener import HttpListener
+from repl.net.network import AiohttpNetwork
 from repl.net.places import Guest, Places
 from repl.net.turns import GoOn
 from repl.node.gateway import Gateway

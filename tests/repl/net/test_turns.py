@@ -15,8 +15,9 @@ import pytest
 import uvloop
 
 from repl.api import Acks
-from repl.net import AiohttpNetwork, metered, turns
+from repl.net import metered, turns
 from repl.net.listener import HttpListener
+from repl.net.network import AiohttpNetwork
 from repl.net.turns import FRAMES_A_TURN, FRAMES_AT_ONCE, Turns
 from repl.node.gateway import Gateway
 from repl.produce_messages import decode_answers, request_header

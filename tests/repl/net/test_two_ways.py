@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from repl.net import AiohttpNetwork
+from repl.net.network import AiohttpNetwork
 from repl.node.gateway import Gateway
 from tests.repl.net.test_net import POST, Wire, post
 from tests.repl.web.one_node import FIRST, started

@@ -19,11 +19,12 @@ from typing import Any
 import pytest
 
 from repl.client.endpoints import Endpoints
-from repl.net import entrance, tls
+from repl.net import client_network, entrance, tls
+from repl.net.client_network import ClientNetwork
 from repl.net.listener import HttpListener
 from repl.net.network import AiohttpNetwork
 from repl.net.tls import Own, TlsFiles, Trust
-from repl.tls_files import FILE_BYTES_MAX
+from repl.tls_files import FILE_BYTES_MAX, Authorities
 from repl.web import problem
 from repl.web.types import Request, Response, Upgrade
 from tests.fakes.stopping import StoppingDisk
@@ -32,6 +33,7 @@ from vlsn.errors import BadArgument, ChannelClosed, Misdirected, Unreachable, Vl
 from vlsn.real.disk import PosixDisk
 from vlsn.seams import Channel
 
+Caller = type[AiohttpNetwork] | type[ClientNetwork]
 RESETS = 600
 CALLERS = 12
 
@@ -74,9 +76,15 @@ async def serving(trust: Trust, *, plain: bool) -> AsyncIterator[HttpListener]:
         await network.close()
 
 
+@pytest.fixture(params=[AiohttpNetwork, ClientNetwork])
+def caller(request: pytest.FixtureRequest) -> Caller:
+    made: Caller = request.param
+    return made
+
+
 @asynccontextmanager
-async def calling(files: TlsFiles | Trust | None = None) -> AsyncIterator[AiohttpNetwork]:
-    network = AiohttpNetwork(tls=files)
+async def calling(files: TlsFiles | Trust | None = None, caller: Caller | None = None) -> AsyncIterator[ClientNetwork]:
+    network = AiohttpNetwork(tls=files) if caller is None or isinstance(files, Trust) else caller(tls=files)
     try:
         yield network
     finally:
@@ -91,10 +99,10 @@ def insecure(listener: HttpListener) -> str:
     return listener.url.replace("https://", "http://")
 
 
-async def test_one_port_speaks_both_under_allow(tmp_path: Path, ca: Path) -> None:
+async def test_one_port_speaks_both_under_allow(tmp_path: Path, ca: Path, caller: Caller) -> None:
     async with (
         serving(trust_of("n1", tmp_path, ca), plain=True) as listener,
-        calling(TlsFiles(ca=str(ca / "ca.pem"))) as network,
+        calling(TlsFiles(ca=str(ca / "ca.pem")), caller) as network,
     ):
         assert listener.url.startswith("http://")
         for url in (listener.url, secure(listener)):
@@ -107,10 +115,10 @@ async def test_one_port_speaks_both_under_allow(tmp_path: Path, ca: Path) -> Non
             await channel.close()
 
 
-async def test_require_refuses_what_is_plain(tmp_path: Path, ca: Path) -> None:
+async def test_require_refuses_what_is_plain(tmp_path: Path, ca: Path, caller: Caller) -> None:
     async with (
         serving(trust_of("n1", tmp_path, ca), plain=False) as listener,
-        calling(TlsFiles(ca=str(ca / "ca.pem"))) as network,
+        calling(TlsFiles(ca=str(ca / "ca.pem")), caller) as network,
     ):
         assert (await network.request("GET", f"{listener.url}/", timeout_s=5)).status == 200
         refused = await network.request("GET", f"{insecure(listener)}/", timeout_s=5)
@@ -118,10 +126,12 @@ async def test_require_refuses_what_is_plain(tmp_path: Path, ca: Path) -> None:
         assert isinstance(problem.error_of(bytes(refused.body)), Misdirected)
 
 
-async def test_a_client_that_only_reads_asks_by_https_where_plain_http_is_refused(tmp_path: Path, ca: Path) -> None:
+async def test_a_client_that_only_reads_asks_by_https_where_plain_http_is_refused(
+    tmp_path: Path, ca: Path, caller: Caller
+) -> None:
     async with (
         serving(trust_of("n1", tmp_path, ca), plain=False) as listener,
-        calling(TlsFiles(ca=str(ca / "ca.pem"))) as network,
+        calling(TlsFiles(ca=str(ca / "ca.pem")), caller) as network,
     ):
         plain = insecure(listener)
         endpoints = Endpoints(network, [plain, "http://127.0.0.1:1"])
@@ -131,14 +141,16 @@ async def test_a_client_that_only_reads_asks_by_https_where_plain_http_is_refuse
         assert (await endpoints.status(plain)).url == (await endpoints.status(listener.url)).url == listener.url
 
 
-async def test_connections_that_are_reset_while_tls_begins_harm_no_other(tmp_path: Path, ca: Path) -> None:
+async def test_connections_that_are_reset_while_tls_begins_harm_no_other(
+    tmp_path: Path, ca: Path, caller: Caller
+) -> None:
     listening = socket.create_server((HOST, 0), backlog=512)
     threading.Thread(target=reset_each, args=(listening,), daemon=True).start()
     url = f"https://{HOST}:{listening.getsockname()[1]}/"
     faults: list[BaseException] = []
     async with (
         serving(trust_of("n1", tmp_path, ca), plain=False) as listener,
-        calling(TlsFiles(ca=str(ca / "ca.pem"))) as network,
+        calling(TlsFiles(ca=str(ca / "ca.pem")), caller) as network,
     ):
 
         async def call() -> None:
@@ -169,19 +181,19 @@ def reset_each(listening: socket.socket) -> None:
         threading.Timer(chance.uniform(0.0, 0.08), accepted.close).start()
 
 
-async def test_a_client_trusts_its_authorities_and_the_host_alone(tmp_path: Path, ca: Path) -> None:
+async def test_a_client_trusts_its_authorities_and_the_host_alone(tmp_path: Path, ca: Path, caller: Caller) -> None:
     other = authority(tmp_path / "other")
     async with serving(trust_of("n1", tmp_path, ca), plain=True) as listener:
         for files in (TlsFiles(), TlsFiles(ca=str(other / "ca.pem"))):
-            async with calling(files) as network:
+            async with calling(files, caller) as network:
                 with pytest.raises(Unreachable, match=r"self-signed|unable to get"):
                     await network.request("GET", f"{secure(listener)}/", timeout_s=5)
-        async with calling(TlsFiles(ca=str(ca / "ca.pem"))) as network:
+        async with calling(TlsFiles(ca=str(ca / "ca.pem")), caller) as network:
             await network.request("GET", f"{secure(listener)}/", timeout_s=5)
     files = files_of("n1", tmp_path / "elsewhere", ca, host="n1.example")
     async with (
         serving(Trust(files, own=Own(GROUP, "n1", "n1.example")), plain=True) as listener,
-        calling(TlsFiles(ca=str(ca / "ca.pem"))) as network,
+        calling(TlsFiles(ca=str(ca / "ca.pem")), caller) as network,
     ):
         with pytest.raises(Unreachable, match="IP address mismatch"):
             await network.request("GET", f"{secure(listener)}/", timeout_s=5)
@@ -218,9 +230,9 @@ async def test_who_is_called_must_be_named_by_its_certificate(tmp_path: Path, ca
     await network.close()
 
 
-async def test_who_calls_must_be_named_by_its_certificate(tmp_path: Path, ca: Path) -> None:
+async def test_who_calls_must_be_named_by_its_certificate(tmp_path: Path, ca: Path, caller: Caller) -> None:
     async def status(files: TlsFiles | Trust, sender: str) -> int:
-        async with calling(files) as network:
+        async with calling(files, caller) as network:
             url = f"{secure(listener)}/v1/peer/hello?sender={sender}"
             return (await network.request("POST", url, timeout_s=5)).status
 
@@ -234,12 +246,12 @@ async def test_who_calls_must_be_named_by_its_certificate(tmp_path: Path, ca: Pa
         assert await status(files_of("n2", tmp_path / "client", ca, kind="client"), "n2") == 403
 
 
-async def test_a_certificate_of_another_authority_is_refused(tmp_path: Path, ca: Path) -> None:
+async def test_a_certificate_of_another_authority_is_refused(tmp_path: Path, ca: Path, caller: Caller) -> None:
     other = authority(tmp_path / "other")
     mine = files_of("n2", tmp_path, other)
     async with (
         serving(trust_of("n1", tmp_path, ca), plain=True) as listener,
-        calling(TlsFiles(str(ca / "ca.pem"), mine.cert, mine.key)) as network,
+        calling(TlsFiles(str(ca / "ca.pem"), mine.cert, mine.key), caller) as network,
     ):
         with pytest.raises(Unreachable):
             await network.request("GET", f"{secure(listener)}/", timeout_s=5)
@@ -381,6 +393,36 @@ async def test_calls_end_too_when_an_authority_is_gone(
                 await opened.receive()
 
 
+async def test_a_client_looks_at_its_files_again(tmp_path: Path, ca: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_network, "LOOK_S", 0.0)
+    mine, other = tmp_path / "mine.pem", authority(tmp_path / "other")
+    shutil.copy(other / "ca.pem", mine)
+    async with (
+        serving(trust_of("n1", tmp_path, ca), plain=True) as listener,
+        calling(TlsFiles(ca=str(mine)), ClientNetwork) as network,
+    ):
+        with pytest.raises(Unreachable, match="authority in tls_ca"):
+            await network.request("GET", f"{secure(listener)}/", timeout_s=5)
+        shutil.copy(ca / "ca.pem", mine)
+        assert (await network.request("GET", f"{secure(listener)}/", timeout_s=5)).status == 200
+        for bad in (lambda: mine.write_text("no PEM"), mine.unlink):
+            bad()
+            assert (await network.request("GET", f"{secure(listener)}/", timeout_s=5)).status == 200
+        shutil.copy(other / "ca.pem", mine)
+        with pytest.raises(Unreachable, match="authority in tls_ca"):
+            await network.request("GET", f"{secure(listener)}/", timeout_s=5)
+
+
+async def test_a_clients_files_are_looked_at_through_the_disk_seam(tmp_path: Path, ca: Path) -> None:
+    files = files_of("n1", tmp_path, ca)
+    disk = StoppingDisk(PosixDisk())
+    authorities = Authorities(files, disk)
+    assert {call.path for call in disk.calls if call.name == "read"} == {files.ca, files.cert, files.key}
+    disk.calls.clear()
+    authorities.look()
+    assert [call.path for call in disk.calls if call.name == "stamp"] == [files.ca, files.cert, files.key]
+
+
 # The entrance.
 
 
@@ -485,7 +527,7 @@ async def test_what_is_no_file_is_refused_at_once(tmp_path: Path, ca: Path, name
         Trust(files, own=Own(GROUP, "n1", HOST))
 
 
-async def test_a_closed_network_waits_for_no_goodbye(tmp_path: Path, ca: Path) -> None:
+async def test_a_closed_network_waits_for_no_goodbye(tmp_path: Path, ca: Path, caller: Caller) -> None:
     """The other side makes the handshake, and then never answers again."""
     files = files_of("n1", tmp_path, ca)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -506,15 +548,19 @@ async def test_a_closed_network_waits_for_no_goodbye(tmp_path: Path, ca: Path) -
 
     with socket.create_server((HOST, 0)) as listening:
         ended = asyncio.create_task(asyncio.to_thread(silent, listening))
-        network = AiohttpNetwork(tls=TlsFiles(ca=files.ca))
+        network = caller(tls=TlsFiles(ca=files.ca))
         url = f"https://{HOST}:{listening.getsockname()[1]}/"
         call = asyncio.create_task(network.request("GET", url, timeout_s=60))
         await shaken.wait()
         async with asyncio.timeout(10):
-            while not network._secure:  # noqa: ASYNC110 (the client's end of the handshake)
-                await asyncio.sleep(0)
+            if isinstance(network, AiohttpNetwork):
+                while not network._secure:  # noqa: ASYNC110 (the client's end of the handshake)
+                    await asyncio.sleep(0)
         call.cancel()
         await asyncio.wait([call])
         await network.close()
-        assert not network._secure
+        if isinstance(network, AiohttpNetwork):
+            assert not network._secure
+        else:
+            assert not any(each.owns() for each in network._sockets)
         assert await ended
