@@ -21,8 +21,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PACKAGES = ("repl", "vlsn")
-LEFT_OUT = frozenset({"repl.arrow.read", "repl.net.network"})
-"""Modules that the server's distribution alone has. The client does not need them."""
+LEFT_OUT = frozenset({"repl.arrow.read"})
+"""Modules that the server's distribution alone has, although ``vlsnlog`` names them."""
 _IMPORT = re.compile(rf"^(\s*from )({'|'.join(PACKAGES)})(?=[. ])", re.MULTILINE)
 
 
