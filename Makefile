@@ -35,7 +35,7 @@ DAMAGE_MB ?= 300
 GROUPS ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long check format bench bench-audit bench-destinations bench-peers bench-producers bench-readers bench-turns mutants track-record sim trace freeze frozen jepsen upgrade hostile soak failover pipeline cdc-postgres spark-pipeline audit-damages audit-histories audit-live kill-all syscalls lock clean needs-python needs-java
+.PHONY: help demo test test-long check format bench bench-audit bench-destinations bench-peers bench-producers bench-readers bench-turns mutants track-record sim trace freeze frozen jepsen upgrade hostile soak failover pipeline cdc-postgres spark-pipeline audit-damages audit-histories audit-live kill-all syscalls pythons lock clean needs-python needs-java
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -149,6 +149,9 @@ kill-all: $(STAMP) ## SIGKILL all nodes at once under load: TIME=30 WRITERS=64
 syscalls: $(STAMP) ## each append shows its completed sync on a majority, one at a time and under load, by strace
 	@$(BIN)/python jepsen-like syscalls
 	@$(BIN)/python jepsen-like syscalls --appends 2000 --writers $(WRITERS)
+
+pythons: $(STAMP) ## the wheel with each version of Python of this machine, 3.11 to 3.14: a node, a client, the commands
+	@$(BIN)/python -m tests.pythons
 
 lock: $(STAMP) ## resolve the dependencies anew
 	$(BIN)/uv lock
