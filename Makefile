@@ -165,6 +165,9 @@ wheels: $(STAMP) ## the server's wheel and the client's, in dist/
 	  $(BIN)/uv build --wheel --no-build-isolation --quiet --out-dir dist $$project || exit $$?; \
 	done; ls dist
 
+pythons: $(STAMP) ## the wheel with each version of Python of this machine, 3.11 to 3.14: a node, a client, the commands
+	@$(BIN)/python -m tests.pythons
+
 lock: $(STAMP) ## resolve the dependencies anew
 	$(BIN)/uv lock
 

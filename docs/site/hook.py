@@ -25,7 +25,6 @@ OUTSIDE: Final = {"README.md": "about.md", "CONTRIBUTING.md": "contributing.md",
 EXPECTED: Final = frozenset(
     {
         "http.md",
-        "install.md",
     }
 )
 """Pages that the navigation may name before they exist."""

@@ -1,7 +1,8 @@
 """A node as a process of its own: the real adapters, the signals, and how the process ends.
 
 SIGTERM and SIGINT stop the node cleanly (status 0). A failed log ends it at once, with status 1. After a failed write
-or sync the page cache cannot be trusted, so the next start reads the disk.
+or sync the page cache cannot be trusted, so the next start reads the disk. A service manager (systemd with
+``Type=notify``) receives a message when the node answers, and when it begins to stop.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from repl.auth.default_key import with_key
 from repl.config import NodeConfig
 from repl.net.children import ProcessChildren
 from repl.net.network import AiohttpNetwork
+from repl.net.service_manager import ServiceManager
 from repl.net.tls import OFF, REQUIRE, Own, TlsFiles, Trust
 from repl.node.capacity import check_files, connections_of, files_most, memory_bytes, readers_of
 from repl.node.logging_format import log_to
@@ -104,6 +106,7 @@ def trust_of(config: NodeConfig, disk: Disk, event: Callable[..., None]) -> Trus
 
 async def _run(config: NodeConfig, *, connections_max: int) -> int:
     loop = asyncio.get_running_loop()
+    manager = ServiceManager(os.environ)
     ended: asyncio.Future[int] = loop.create_future()
 
     def end(status: int) -> None:
@@ -133,7 +136,9 @@ async def _run(config: NodeConfig, *, connections_max: int) -> int:
     children = ProcessChildren(lambda name, line: logger.info("%s cdc %s: %s", config.name, name, line))
     node = Node(config, seams, network, children, on_fatal=fatal)
     await node.start()
+    manager.ready(loop, lambda: f"{node.state}: {node.member.reason}" if node.member.reason else node.state)
     give_back(loop)
     status = await ended
+    manager.stopping()
     await node.stop()
     return status

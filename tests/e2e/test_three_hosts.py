@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.e2e.hosts import OPERATOR, all_hosts
+from tests.pasted import is_as_shown
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "operating.md"
 TITLE: Final = "## Three hosts, step by step\n"
@@ -37,16 +38,6 @@ def walk(section: str) -> Iterator[Typed]:
                 assert prompt is not None
                 more = [line[2:] for line in lines[1:] if line.startswith("> ")]
                 yield Typed(prompt[1], "\n".join([prompt[2], *more]), lines[1 + len(more) :])
-
-
-def is_as_shown(output: str, shown: list[str]) -> bool:
-    """Compares without the widths of columns. ``…`` is any text of a line; a line of its own, any lines."""
-    pattern = "".join(
-        r"(?:.*\n)*?" if line == "…" else ".*".join(map(re.escape, " ".join(line.split()).split("…"))) + r"\n"
-        for line in shown
-    )
-    said = "".join(" ".join(line.split()) + "\n" for line in output.splitlines())
-    return re.fullmatch(pattern, said) is not None
 
 
 def test_the_walk_of_three_hosts_is_as_the_page_shows_it(tmp_path: Path) -> None:
