@@ -42,7 +42,7 @@ _KINDS: Mapping[str, tuple[int, str]] = {
     "queue-full": (429, "A queue is at its limit"),
     "destination-full": (409, "A destination of it is full"),
     "no-space": (503, "The disk is full"),
-    "no-segment": (503, "The next segment cannot be made now"),
+    "no-segment": (503, "The next segment cannot be made"),
     "no-master": (503, "There is no master here"),
     "insufficient-replicas": (503, "Too few replicas for the ack policy"),
     "out-of-sequence": (409, "Not the producer's next submission"),
@@ -110,10 +110,19 @@ def status_of(slug: str) -> int:
     return _KINDS[slug][0]
 
 
+def title_of(slug: str) -> str:
+    return _KINDS[slug][1]
+
+
+def status_of_kind(kind: type[VlsnLogError]) -> int:
+    """Returns the status of the errors of a class."""
+    return 503 if issubclass(kind, Lagging) else status_of(kind.slug)
+
+
 def _status(error: VlsnLogError) -> int:
     """Returns the slug's status. A durable entry that this node does not have yet gives 503, because another try will
     find it."""
-    return 503 if isinstance(error, Lagging) else status_of(error.slug)
+    return status_of_kind(type(error))
 
 
 class _Document(msgspec.Struct, gc=False):
