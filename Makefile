@@ -16,6 +16,7 @@ SEEDS ?= 100
 FIRST_SEED ?= 1
 DIRECTORIES ?= 1000
 ROUNDS ?= 20
+EXAMPLES ?= 200
 NEMESIS ?= kill,pause,partition
 NODES ?= 3
 TIME ?= 30
@@ -35,7 +36,7 @@ DAMAGE_MB ?= 300
 GROUPS ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long check format bench bench-audit bench-destinations bench-peers bench-producers bench-readers bench-turns mutants track-record sim trace freeze frozen jepsen upgrade hostile soak failover pipeline cdc-postgres spark-pipeline audit-damages audit-histories audit-live kill-all syscalls lock clean needs-python needs-java
+.PHONY: help demo test test-long check format fuzz-http bench bench-audit bench-destinations bench-peers bench-producers bench-readers bench-turns mutants track-record sim trace freeze frozen jepsen upgrade hostile soak failover pipeline cdc-postgres spark-pipeline audit-damages audit-histories audit-live kill-all syscalls lock clean needs-python needs-java
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -58,6 +59,9 @@ check: $(STAMP) ## format, lint, types, import contracts
 format: $(STAMP) ## format the sources in place
 	$(BIN)/ruff check --fix-only $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
+
+fuzz-http: $(STAMP) ## calls from the OpenAPI document, right and wrong ones, on three nodes: EXAMPLES=200 SEED=7
+	@$(BIN)/python -m tests.reference.fuzz --examples $(EXAMPLES) --seed $(SEED)
 
 bench: $(STAMP) ## every work of the benchmark on clusters of its own
 	@for work in "append --writers 1" "append --writers 64" "append --writers 1024" bulk http catchup recover tail scan; do \

@@ -19,6 +19,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis import Case, GenerationMode
+from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import negative_data_rejection
 
 from repl.web.types import Headers
@@ -41,6 +42,7 @@ def calls_of(url: str) -> Iterator[tuple[str, Any]]:
     """Reads the document of a node. Yields each operation by ``METHOD PATH``."""
     found = schemathesis.openapi.from_dict(requests.get(f"{url}/v1/openapi.json", timeout=ANSWER_S).json())
     for result in found.get_all_operations():
+        assert isinstance(result, Ok), result
         operation = result.ok()
         name = f"{operation.method.upper()} {operation.path}"
         if name not in LEFT_OUT:
@@ -59,7 +61,7 @@ def fuzz(url: str, operation: Any, mode: GenerationMode, *, examples: int, at: i
         suppress_health_check=list(HealthCheck),
     )
     @given(case=operation.as_strategy(generation_mode=mode))
-    def calls(case: Case) -> None:
+    def calls(case: Case[Any]) -> None:
         if isinstance(case.query, dict) and "wait" in case.query:
             case.query["wait"] = _short(case.query["wait"])
         try:
