@@ -16,6 +16,7 @@ SEEDS ?= 100
 FIRST_SEED ?= 1
 DIRECTORIES ?= 1000
 ROUNDS ?= 20
+EXAMPLES ?= 200
 NEMESIS ?= kill,pause,partition
 NODES ?= 3
 TIME ?= 30
@@ -65,6 +66,9 @@ docs: $(STAMP) ## build the site of these pages in site/; a broken link, a missi
 
 reference: $(STAMP) ## make the pages of docs/reference from the code
 	@$(BIN)/python -m tests.pages
+
+fuzz-http: $(STAMP) ## calls from the OpenAPI document, right and wrong ones, on three nodes: EXAMPLES=200 SEED=7
+	@$(BIN)/python -m tests.reference.fuzz --examples $(EXAMPLES) --seed $(SEED)
 
 bench: $(STAMP) ## every work of the benchmark on clusters of its own
 	@for work in "append --writers 1" "append --writers 64" "append --writers 1024" bulk http catchup recover tail scan; do \

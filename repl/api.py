@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -167,7 +167,9 @@ class Handle(NamedTuple):
         return cls(*numbers)
 
 
-_HANDLE = re.compile(r"t-([0-9a-f]{16})-(0|[1-9][0-9]{0,18})-([1-9][0-9]{0,18})\Z", re.ASCII)
+HANDLE: Final = "^t-([0-9a-f]{16})-(0|[1-9][0-9]{0,18})-([1-9][0-9]{0,18})$"
+"""The pattern of a handle, in the syntax of ECMA 262, too."""
+_HANDLE = re.compile(HANDLE[:-1] + r"\Z", re.ASCII)
 
 
 @dataclass(slots=True, eq=False)

@@ -45,7 +45,7 @@ answered, two bits for the master and two for the replicas, each 0 sync, 1 write
 from __future__ import annotations
 
 from struct import Struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -71,6 +71,38 @@ assert (
     REQUEST.size == REQUEST_BYTES and _NAMED_REQUEST.size == REQUEST_BYTES + _NAMED.size and ANSWER.size == ANSWER_BYTES
 )
 
+GRAMMAR: Final = """\
+; binary messages; u8, u16, u32 and u64 are little-endian
+request     = append / append-once / transaction / setting     ; client to node, one a message
+append      = %x01 head batch
+append-once = %x02 head born batch                             ; the batch names the producer
+transaction = %x03 head born producer sequence batch           ; one transaction, whole
+setting     = %x04 head born producer sequence sets [batch]    ; only after ?types=4
+head        = acks durability timeout-ms id
+acks        = u8                        ; 0 none, 1 majority, 2 all
+durability  = u8 u8                     ; master, replicas: 0 the group's, 1 no_sync, 2 write_no_sync, 3 sync
+timeout-ms  = u32
+id          = u64                       ; rises by one from any start
+born        = u64
+producer    = u64
+sequence    = u64
+sets        = sets-bytes json pad       ; the body of a staged commit
+sets-bytes  = u64
+batch       = *OCTET                    ; as a body of application/x-vlsnlog-batch
+answers     = 1*answer                  ; node to client, in the order of the requests
+answer      = id status durable synced problem-bytes term first last [problem pad]
+status      = u8                        ; 0 done, 1 refused, 2 done before
+durable     = u8                        ; bit 0: durable; bits 1-2 master, 3-4 replicas: 0 sync, 1 written, 2 memory
+synced      = u16
+problem-bytes = u32
+term        = u64
+first       = u64
+last        = u64
+problem     = json                      ; problem-bytes of a problem document
+pad         = *%x00                     ; to a multiple of 8
+; after one refusal every later request of the connection is refused
+"""
+"""The messages in ABNF (RFC 5234)."""
 APPEND = 1
 APPEND_ONCE = 2
 TRANSACTION = 3

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from posixpath import normpath, relpath
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -22,12 +22,6 @@ from mkdocs.structure.pages import Page
 ROOT: Final = Path(__file__).parents[2]
 OUTSIDE: Final = {"README.md": "about.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """The pages beside ``docs/``, and their paths in the site."""
-EXPECTED: Final = frozenset(
-    {
-        "http.md",
-    }
-)
-"""Pages that the navigation may name before they exist."""
 DECISIONS: Final = "decisions/index.md"
 SOURCE: Final = "source/"
 
@@ -38,21 +32,6 @@ _INNER: Final = re.compile(r" {2,3}(?=\S)")
 _CELL: Final = re.compile(r"<td>.*?</td>", re.DOTALL)
 _SHIM: Final = "https://unpkg.com/iframe-worker/shim"
 _log = logging.getLogger("mkdocs.hooks.site")
-
-
-def on_config(config: MkDocsConfig) -> None:
-    """Removes expected pages that do not exist from the navigation."""
-    config.nav = _present(config.nav, Path(config.docs_dir))
-
-
-def _present(nav: Any, docs: Path) -> Any:
-    if isinstance(nav, list):
-        return [kept for each in nav if (kept := _present(each, docs)) is not None]
-    if isinstance(nav, dict):
-        ((title, inner),) = nav.items()
-        kept = _present(inner, docs)
-        return None if kept is None else {title: kept}
-    return None if nav in EXPECTED and not (docs / nav).exists() else nav
 
 
 def on_files(files: Files, config: MkDocsConfig) -> None:

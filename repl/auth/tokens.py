@@ -41,6 +41,8 @@ RATE_MAX: Final = 1 << 40
 SECRET_BYTES: Final = 32
 _ID_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz0123456789"
 _ID_LENGTH: Final = 8
+TOKEN_ID: Final = "^[a-z0-9]{8}$"
+"""The pattern of a token's id."""
 _ID = re.compile(r"[a-z0-9]{8}\Z", re.ASCII)
 _HASH = re.compile(r"[0-9a-f]{64}\Z", re.ASCII)
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[!-~]{1,1000}\Z", re.ASCII)

@@ -23,10 +23,27 @@ from msgspec import Meta
 from repl.auth.roles import Role, Route
 from repl.cdc.consumers import CdcConsumers
 from repl.web import query
+from repl.web.calls import (
+    EMPTY,
+    JSON,
+    JSON_BODY,
+    NAME_IN_PATH,
+    NAMED,
+    NUMBER,
+    OBJECT,
+    TEXT,
+    VLSN_OR_PLACE,
+    WHOLE,
+    Call,
+    Schema,
+    maybe,
+    ok,
+    record,
+)
 from repl.web.json_objects import answered, nothing_asked
 from repl.web.limits import PEER_BODY_BYTES_MAX
 from repl.web.types import Request, Response
-from vlsn.errors import BadArgument, BadBody, NotFound
+from vlsn.errors import BadArgument, BadBody, NotAllowed, NotFound, NotYet, Trimmed
 from vlsn.format.records import JSON_FAULTS
 from vlsn.ids import NUMBER_MAX
 
@@ -48,6 +65,61 @@ class _Resend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     first: Place = msgspec.field(name="from")
 
 
+_SHOWN: dict[str, Mapping[str, Any]] = {
+    **dict.fromkeys(("name", "consumer", "run_on", "state", "reason"), TEXT),
+    "mode": maybe(TEXT),
+    **{name: maybe(WHOLE) for name in ("paused_us", "pid", "next", "taken", "last_captured")},
+    **{name: maybe(NUMBER) for name in ("lag_vlsns", "lag_s", "lag_segments")},
+    **dict.fromkeys(("in_flight_bytes", "buffer_bytes", "buffer_bytes_max"), WHOLE),
+    **dict.fromkeys(("entries", "segments", "commits", "starts", "failures"), WHOLE),
+    "switches": OBJECT,
+    "lost": maybe(OBJECT),
+}
+_OF_ORDERS: dict[str, Mapping[str, Any]] = {"before": WHOLE, "skipped": OBJECT, "resending": OBJECT}
+_ONE = record({"node": TEXT, **_SHOWN, **_OF_ORDERS}, _OF_ORDERS)
+
+
+def _order_of(order: str, title: str, body: Mapping[str, Schema], text: str = "") -> Call:
+    """Describes an order to a consumer."""
+    return Call(
+        "CDC",
+        "POST",
+        f"{PATH}/{{name}}/{order}",
+        title,
+        (NAME_IN_PATH,),
+        (ok(_ONE, "The consumer after the order."),),
+        NAMED | {NotAllowed, Trimmed, NotYet},
+        body,
+        body is not EMPTY,
+        text=f"{text}{JSON_BODY}",
+    )
+
+
+CALLS = (
+    Call(
+        "CDC",
+        "GET",
+        PATH,
+        "List this node's CDC consumers",
+        (),
+        (ok(record({"node": TEXT, "consumers": {"type": "array", "items": record(_SHOWN)}}), "The consumers."),),
+    ),
+    Call(
+        "CDC",
+        "GET",
+        PATH + "/{name}",
+        "Read the state of a CDC consumer",
+        (NAME_IN_PATH,),
+        (ok(_ONE, "The consumer."),),
+        frozenset({NotFound}),
+        example="$URL/v1/cdc/lines",
+    ),
+    _order_of("pause", "Pause a CDC consumer", EMPTY, "Cleaning still keeps the log from its position on. "),
+    _order_of("resume", "Resume a CDC consumer", EMPTY),
+    _order_of("reset", "Move a CDC consumer", {JSON: record({"to": VLSN_OR_PLACE})}),
+    _order_of("skip", "Move a CDC consumer forward", {JSON: _Skip}, "The answer has the `skipped` VLSNs. "),
+    _order_of("resend", "Send VLSNs to a CDC consumer again", {JSON: _Resend}),
+)
 B = TypeVar("B")
 _SHAPES: Mapping[type, str] = {
     _Reset: '{"to": VLSN, "start" or "end"}',

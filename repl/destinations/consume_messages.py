@@ -25,6 +25,21 @@ HEAD: Final = Struct("<3ssI")
 _MAGIC: Final = b"VLD"
 CREDIT, ACK, UNREAD = b"C", b"K", b"R"
 HELLO, MESSAGES, ACKED, FAILED, END = b"H", b"M", b"A", b"F", b"E"
+GRAMMAR: Final = """\
+; binary messages; number is a u32, little-endian; the worker sends the first message
+message     = "VLD" kind number body
+credit      = "VLD" "C" number          ; worker to node: it may send this many more messages
+ack         = "VLD" "K" number vlsns    ; worker to node: acknowledges; number identifies it
+unread      = "VLD" "R" number vlsns    ; worker to node: returns messages unread, without an attempt
+hello       = "VLD" "H" number uuid     ; node to worker: the destination, after the worker's first message
+messages    = "VLD" "M" number [batch]  ; node to worker: application/x-vlsnlog-messages; empty: still the master
+acked       = "VLD" "A" number *u32     ; node to worker: the numbers of acknowledgements that are durable
+failed      = "VLD" "F" number problem  ; node to worker: the acknowledgement of that number failed
+end         = "VLD" "E" number problem  ; node to worker: the end of the stream
+vlsns       = *OCTET                    ; a packed set of VLSNs (vlsn/format/vlsn_set.py)
+problem     = *OCTET                    ; a problem document
+"""
+"""The messages in ABNF (RFC 5234)."""
 CREDIT_MAX: Final = 40_000
 """The largest credit of one worker: the number of messages that the node may still send to the worker."""
 ACKS_UNANSWERED_MAX: Final = 1_024

@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -31,12 +31,46 @@ import numpy as np
 from repl.api import DestinationChange
 from repl.auth.roles import Role, Route
 from repl.destinations import message_batch
-from repl.destinations.consume_messages import WORKER_MESSAGE_BYTES_MAX
+from repl.destinations.consume_messages import (
+    ACKS_UNANSWERED_MAX,
+    ALIVE_S,
+    CREDIT_MAX,
+    GRAMMAR,
+    WORKER_MESSAGE_BYTES_MAX,
+)
 from repl.destinations.consume_ws import Consuming
 from repl.destinations.delivered import Delivered
 from repl.destinations.handed import Handed, Holder
 from repl.destinations.node_destinations import NodeDestinations
 from repl.web import ndjson, query
+from repl.web.calls import (
+    BYTES,
+    EMPTY,
+    FLAG,
+    HEX16,
+    JSON,
+    NAME_IN_PATH,
+    NAMED,
+    NUMBER,
+    OBJECT,
+    OPEN,
+    TEXT,
+    TIMEOUT,
+    VLSN_OR_PLACE,
+    WAIT,
+    WHOLE,
+    Answer,
+    Call,
+    Schema,
+    choice,
+    header,
+    known,
+    maybe,
+    ok,
+    record,
+    seconds,
+    whole,
+)
 from repl.web.json_objects import HEADERS, answered, nothing_asked
 from repl.web.limits import (
     LOOKS_AT_ONCE_MAX,
@@ -49,11 +83,12 @@ from repl.web.limits import (
 from repl.web.mastership import redirect
 from repl.web.slices import Slices
 from repl.web.types import Handler, Request, Response, Upgrade, require_upgrade
-from vlsn.errors import BadArgument, BadBody, NotFound, TooLarge
+from vlsn.errors import BadArgument, BadBody, NotFound, ProducersMissing, QueueFull, TooLarge, Trimmed, Unreachable
 from vlsn.format.records import JSON_FAULTS
 from vlsn.format.vlsn_set import Vlsns, VlsnSet
 from vlsn.limits import KIB
 from vlsn.seams import Channel
+from vlsn.state.destinations import FULL_POLICIES, PAGE_FULL_POLICIES, RANGES
 
 PATH = "/v1/destinations"
 ORDERS = ("pause", "resume", "move", "retry-dead", "delete-dead")
@@ -63,11 +98,14 @@ MESSAGES = 100
 ACK_BODY_BYTES_MAX = 256 * KIB
 """The largest body of a call that acknowledges or returns messages, in bytes."""
 _NONE: frozenset[str] = frozenset()
-_TIMEOUT = frozenset({"timeout"})
-_MESSAGES = frozenset({"max", "wait", "peek"})
-_CONSUME = frozenset({"max"})
-_ACK = frozenset({"wait"})
 _PEEK: Mapping[str, bool] = {"false": False, "true": True}
+_MAX = whole("max", "The most messages of one answer.", 1, MESSAGES_MAX, MESSAGES)
+_TAKING = (_MAX, WAIT, choice("peek", "`true` shows messages, and takes none.", _PEEK, "false"))
+_DURABLE = seconds("wait", "Seconds to wait until it is durable; 0: do not.", 0.0, TIMEOUT_S_MAX, TIMEOUT_S)
+_TIMEOUT = known(TIMEOUT)
+_MESSAGES = known(*_TAKING)
+_CONSUME = known(_MAX)
+_ACK = known(_DURABLE)
 
 
 class _Ack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,6 +125,167 @@ class _Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     vlsns: list[int] | None = None
 
 
+_SETTINGS: dict[str, Mapping[str, Any]] = {
+    **{
+        name: {"type": "integer" if isinstance(low, int) else "number", "minimum": low, "maximum": high}
+        for name, (low, high) in RANGES.items()
+    },
+    "full_policy": {"enum": list(FULL_POLICIES)},
+    "page_full_policy": {"enum": list(PAGE_FULL_POLICIES)},
+    "prefix": TEXT,
+    "dead_letter": TEXT,
+    "uuid": HEX16,
+}
+_CHANGE = record({**_SETTINGS, "from": VLSN_OR_PLACE}, (*_SETTINGS, "from"))
+_OPTIONAL = ("in_per_s", "delivered_per_s", "acked_per_s", "counts", "depth", "refused")
+_SHOWN: dict[str, Mapping[str, Any]] = {
+    "name": TEXT,
+    **_SETTINGS,
+    "paused": FLAG,
+    "mode": TEXT,
+    "blocked_by": TEXT,
+    **dict.fromkeys(("from", "since", "floor", "intervals", "dead", "tried_again", "lag_vlsns"), WHOLE),
+    **dict.fromkeys(("out", "delayed", "waiting", "oldest_vlsn"), WHOLE),
+    **dict.fromkeys(("in_per_s", "delivered_per_s", "acked_per_s", "oldest_age_s"), NUMBER),
+    "pages": maybe(OBJECT),
+    "full": maybe(OBJECT),
+    **dict.fromkeys(("counts", "depth", "refused"), OBJECT),
+}
+_ONE = record(_SHOWN, _OPTIONAL)
+_VLSNS = {"type": "array", "items": {"type": "integer", "minimum": 1}, "maxItems": MESSAGES_MAX}
+_CALLS_OF_ONE = f"{PATH}/{{name}}"
+_OF_ONE = NAMED | {ProducersMissing, Unreachable}
+_BODY = f"The body has at most {ACK_BODY_BYTES_MAX:,} bytes, and {MESSAGES_MAX:,} VLSNs."
+
+
+def _order_of(order: str, title: str, body: Mapping[str, Schema], text: str = "") -> Call:
+    """Describes an order to a destination."""
+    return Call(
+        "destinations",
+        "POST",
+        f"{_CALLS_OF_ONE}/{order}",
+        title,
+        (NAME_IN_PATH, TIMEOUT),
+        (ok(_ONE, "The destination after the order, which is durable."),),
+        _OF_ONE | {Trimmed},
+        body,
+        order in ("move", "delete-dead"),
+        text=text,
+    )
+
+
+_MANAGING = (
+    Call(
+        "destinations",
+        "GET",
+        PATH,
+        "List the destinations",
+        (),
+        (ok(record({"destinations": {"type": "array", "items": _ONE}}), "The destinations, by name."),),
+        OPEN | {ProducersMissing, Unreachable},
+    ),
+    Call(
+        "destinations",
+        "PUT",
+        _CALLS_OF_ONE,
+        "Create or change a destination",
+        (NAME_IN_PATH, TIMEOUT),
+        (ok(_ONE, "The destination is changed."), ok(_ONE, "The destination is new.", status=201)),
+        _OF_ONE | {Trimmed},
+        {JSON: _CHANGE},
+        False,
+        text=f"Every field is optional; a change keeps what it does not name. {_BODY}",
+        example="-L -X PUT $URL/v1/destinations/orders -H 'Content-Type: application/json' -d '{\"prefix\": \"o\"}'",
+    ),
+    Call(
+        "destinations",
+        "GET",
+        _CALLS_OF_ONE,
+        "Read a destination",
+        (NAME_IN_PATH,),
+        (ok(_ONE, "Its settings and figures."),),
+        OPEN | {NotFound, ProducersMissing, Unreachable},
+    ),
+    Call(
+        "destinations",
+        "DELETE",
+        _CALLS_OF_ONE,
+        "Drop a destination",
+        (NAME_IN_PATH, TIMEOUT),
+        (ok(record({"name": TEXT, "dropped": FLAG}), "The destination and its acknowledgements are gone."),),
+        _OF_ONE,
+        EMPTY,
+        False,
+    ),
+    _order_of("pause", "Pause a destination", EMPTY),
+    _order_of("resume", "Resume a destination", EMPTY),
+    _order_of(
+        "move", "Move a destination", {JSON: record({"to": VLSN_OR_PLACE})}, "It delivers from `to` on. " + _BODY
+    ),
+    _order_of(
+        "retry-dead", "Try dead messages again", {JSON: record({"vlsns": _VLSNS}, ["vlsns"])}, "Without `vlsns`: all."
+    ),
+    _order_of("delete-dead", "Delete dead messages", {JSON: record({"vlsns": {**_VLSNS, "minItems": 1}})}, _BODY),
+)
+_DELIVERING = (
+    Call(
+        "destinations",
+        "GET",
+        _CALLS_OF_ONE + "/messages",
+        "Take messages",
+        (NAME_IN_PATH, *_TAKING, header("Accept", f"`{message_batch.CONTENT_TYPE}`: the messages as columns.")),
+        (
+            Answer(
+                200,
+                "The messages, each to one worker; empty if nothing came.",
+                {
+                    ndjson.CONTENT_TYPE: {"type": "string", "x-vlsnlog-line": ndjson.MESSAGE_SCHEMA},
+                    message_batch.CONTENT_TYPE: BYTES,
+                },
+                {message_batch.UUID: "The uuid of the destination, for the acknowledgement."},
+            ),
+        ),
+        OPEN | {NotFound, QueueFull, ProducersMissing, Trimmed, Unreachable},
+        text="A message that is not acknowledged within `ack_timeout_s` is delivered again.",
+        example='-L "$URL/v1/destinations/orders/messages?max=10&wait=30"',
+    ),
+    Call(
+        "destinations",
+        "POST",
+        _CALLS_OF_ONE + "/ack",
+        "Acknowledge messages",
+        (NAME_IN_PATH, _DURABLE),
+        (ok(record({"acked": WHOLE, "durable": FLAG}), "The messages are not delivered again."),),
+        _OF_ONE,
+        {JSON: _Ack},
+        text=f"`set` has VLSNs packed, in base64 (`vlsn/format/vlsn_set.py`), beside `vlsns` or in its place. {_BODY}",
+        example="-L $URL/v1/destinations/orders/ack -H 'Content-Type: application/json' -d '{\"vlsns\": [7]}'",
+    ),
+    Call(
+        "destinations",
+        "POST",
+        _CALLS_OF_ONE + "/nack",
+        "Give messages back",
+        (NAME_IN_PATH,),
+        (ok(record({"nacked": WHOLE}), "The messages are delivered again, after the delay."),),
+        _OF_ONE,
+        {JSON: _Nack},
+        text=_BODY,
+    ),
+    Call(
+        "destinations",
+        "GET",
+        _CALLS_OF_ONE + "/consume",
+        "Take messages over a WebSocket",
+        (NAME_IN_PATH, _MAX),
+        errors=OPEN | {NotFound, QueueFull, ProducersMissing, Trimmed, Unreachable},
+        text=f"A worker has at most {CREDIT_MAX:,} messages of credit, and {ACKS_UNANSWERED_MAX:,} acknowledgements "
+        f"without an answer. Its messages have at most {WORKER_MESSAGE_BYTES_MAX:,} bytes. The node sends one at least "
+        f"every {ALIVE_S:g} s.",
+        messages=GRAMMAR,
+    ),
+)
+CALLS = (*_MANAGING, *_DELIVERING)
 A = TypeVar("A", bound=_Ack)
 _Call = Callable[[str, Request], Awaitable[Response | Upgrade]]
 _changes = msgspec.json.Decoder(DestinationChange)

@@ -23,26 +23,77 @@ from repl.lead.append_book import Append
 from repl.lead.leading import Leading, lead_of
 from repl.names import positions, sinks
 from repl.web import ndjson, problem, query
+from repl.web.calls import BYTES, LOGGED, TIMEOUT, Call, Errors, Parameter, choice, known, ok, whole, words
 from repl.web.limits import PIECE_BYTES, TIMEOUT_S_MAX, AppendLimits, Budget
 from repl.web.mastership import redirect
 from repl.web.slices import Slices
 from repl.web.types import Answer, Leave, Request, Response, Start, in_time
 from vlsn.durability import GroupDurability, group_durability
-from vlsn.errors import BadArgument, TooLarge, UnsupportedType, VlsnLogError
+from vlsn.errors import (
+    BadArgument,
+    DestinationFull,
+    DuplicateForgotten,
+    OutOfSequence,
+    ProducersMissing,
+    TooLarge,
+    UnknownProducer,
+    UnsupportedType,
+    VlsnLogError,
+)
 from vlsn.format import batch
 from vlsn.format.batch import Batch
 from vlsn.format.producer_columns import SEQUENCE_MAX
 from vlsn.format.submission import Submission, Transaction, Values, values_of
+from vlsn.limits import BATCH_ENTRIES_MAX, BODY_BYTES_MAX, ENTRY_BYTES_MAX, KEY_BYTES_MAX
 from vlsn.seams import Buffer
 
 OCTETS = "application/octet-stream"
 BATCH = "application/x-vlsnlog-batch"
 
 ACKS: Mapping[str, Acks] = {acks.value: acks for acks in Acks}
-APPEND_PARAMETERS = frozenset({"acks", "durability", "timeout", "producer", "sequence", "born"})
+APPENDING: tuple[Parameter, ...] = (
+    choice("acks", "The members whose syncs the answer waits for.", ACKS, Acks.MAJORITY.value),
+    words("durability", "`sync`, `write_no_sync` or `no_sync`; two with a comma: at the master, at replicas."),
+    TIMEOUT,
+    words("producer", "The producer's id, with `sequence`.", "^[0-9a-f]{16}$"),
+    whole("sequence", "The number of the producer's submission.", 0, SEQUENCE_MAX),
+    whole("born", "A VLSN that was durable before the producer's first submission.", 0, query.VLSN_MAX),
+)
+APPEND_PARAMETERS = known(*APPENDING)
 _KEY = frozenset({"key"})
 _KINDS = (OCTETS, ndjson.CONTENT_TYPE, BATCH)
 _JSON = {"Content-Type": "application/json"}
+SUBMITTED: Errors = LOGGED | {
+    *(DestinationFull, DuplicateForgotten, OutOfSequence, ProducersMissing, UnknownProducer),
+}
+"""The errors of an append."""
+ENTRY_BODIES = {
+    OCTETS: BYTES,
+    ndjson.CONTENT_TYPE: {"type": "string", "x-vlsnlog-line": ndjson.LINE_SCHEMA},
+    BATCH: BYTES,
+}
+ENTRIES_TEXT = (
+    f"`{OCTETS}`: the body is one entry, of at most {ENTRY_BYTES_MAX:,} bytes, and may be empty. "
+    f"`{ndjson.CONTENT_TYPE}`: each line is one entry. `{BATCH}`: a binary batch (`vlsn/format/batch.py`). "
+    f"A body has at most {BODY_BYTES_MAX:,} bytes and {BATCH_ENTRIES_MAX:,} entries. "
+)
+KEY = words("key", f"The key of a single entry, at most {KEY_BYTES_MAX:,} bytes. For `{OCTETS}` only.")
+CALLS = (
+    Call(
+        "append",
+        "POST",
+        "/v1/entries",
+        "Append entries",
+        (*APPENDING, KEY),
+        (ok(Appended, "The entries are in the log: VLSNs `first` to `last`, of `term`."),),
+        SUBMITTED,
+        ENTRY_BODIES,
+        text=f"All entries of one body are logged, or none. {ENTRIES_TEXT}"
+        "`durable` says that a majority has synced the entries, and `synced` counts the nodes that had. "
+        "After 503 or 429 nothing was logged: send the body again. After `outcome-unknown` it may be in the log.",
+        example="-L \"$URL/v1/entries?key=a\" -H 'Content-Type: application/octet-stream' --data-binary 'hello'",
+    ),
+)
 
 
 class NodeAppends:

@@ -11,15 +11,51 @@ from repl.group.feed_hello import decode_hello
 from repl.group.member import Member
 from repl.lead.leading import leading_of
 from repl.web import query
+from repl.web.calls import HEX16, MEMBERS, TEXT, WHOLE, Call, header, required
 from repl.web.limits import FEEDS_MAX, Budget
 from repl.web.types import Request, Upgrade, require_upgrade
-from vlsn.errors import NotMaster, WrongGroup, WrongName
+from vlsn.errors import DuplicateFeed, NotMaster, WrongGroup, WrongName
 from vlsn.limits import KIB, MIB
 from vlsn.seams import Channel
 
 MESSAGE_FROM_REPLICA_BYTES_MAX = MIB
 """The most bytes of a replica's message. The largest is SYNCUP, which lists the terms of the replica's log."""
 _NONE: frozenset[str] = frozenset()
+_GRAMMAR = """\
+; binary messages (vlsn/format/feed_messages.py); each has a 40-byte header with its own checksum
+replica     = syncup start *(ack / round)
+master      = matchpoint *(blocks / heartbeat / ask-round) / refuse
+syncup      = range term-runs stored-term           ; replica to master, first
+matchpoint  = vlsn feed-term block-name crc32c crc32; master to replica
+start       = from-vlsn                             ; replica to master, once its log ends at the matchpoint
+blocks      = position 1*block                      ; master to replica, whole blocks as the log has them
+heartbeat   = position                              ; master to replica
+ack         = term received synced [written]        ; replica to master
+ask-round   = term number                           ; master to replica, for a linearizable read
+round       = term number                           ; replica to master, at once
+refuse      = problem-type [vlsn]                   ; from either side; ends the feed
+"""
+CALLS = (
+    Call(
+        "members",
+        "GET",
+        "/v1/feed",
+        "Receive the log as a replica",
+        (
+            required(header("Vlsnlog-Version", "The levels that the replica speaks, `1` or `1-5`.")),
+            required(header("Vlsnlog-Group", "The group.")),
+            required(header("Vlsnlog-Node", "The replica.")),
+            required(header("Vlsnlog-Incarnation", "The replica's incarnation.", HEX16)),
+            required(header("Vlsnlog-To", "The node that sends the feed.")),
+            header("Vlsnlog-To-Incarnation", "That node's incarnation.", TEXT),
+            required(header("Vlsnlog-Term", "The highest term that the replica has stored.", WHOLE)),
+            required(header("Vlsnlog-Process", "The run of the replica's process.", TEXT)),
+        ),
+        errors=MEMBERS | {DuplicateFeed},
+        text=f"A node has at most {FEEDS_MAX} feeds.",
+        messages=_GRAMMAR,
+    ),
+)
 assert MESSAGE_FROM_REPLICA_BYTES_MAX >= 64 * KIB
 
 

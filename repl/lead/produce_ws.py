@@ -24,10 +24,11 @@ from collections import deque
 from typing import NamedTuple
 
 from repl.api import Appended, CommitSets, Pending
-from repl.lead.append_http import NodeAppends, decode_batch
+from repl.lead.append_http import SUBMITTED, NodeAppends, decode_batch
 from repl.lead.produce_line import Line
 from repl.lead.transactions_http import decode_sets
 from repl.produce_messages import (
+    GRAMMAR,
     REQUEST_MESSAGE_BYTES_MAX,
     REQUESTS_IN_FLIGHT_MAX,
     TYPES_MAX,
@@ -37,6 +38,7 @@ from repl.produce_messages import (
     refused_answer,
 )
 from repl.web import problem, query
+from repl.web.calls import Call, known, whole
 from repl.web.grants import Grant
 from repl.web.limits import PRODUCER_BYTES_IN_FLIGHT_MAX, AppendLimits, Budget
 from repl.web.mastership import redirect
@@ -46,7 +48,22 @@ from vlsn.format.submission import Submission, Transaction
 from vlsn.seams import Channel
 from vlsn.together import together
 
-_KNOWN = frozenset({"types"})
+_TYPES = whole("types", "The highest type of message that the client will send.", 1, TYPES_MAX)
+_KNOWN = known(_TYPES)
+CALLS = (
+    Call(
+        "append",
+        "GET",
+        "/v1/produce",
+        "Append over a WebSocket",
+        (_TYPES,),
+        errors=SUBMITTED,
+        text=f"Batches are sent without waiting for answers. At most {REQUESTS_IN_FLIGHT_MAX:,} requests and about "
+        f"{PRODUCER_BYTES_IN_FLIGHT_MAX:,} bytes have no answer; a message has at most "
+        f"{REQUEST_MESSAGE_BYTES_MAX:,} bytes.",
+        messages=GRAMMAR,
+    ),
+)
 
 
 class ProduceRoutes:

@@ -22,20 +22,64 @@ from functools import partial
 
 import msgspec
 
-from repl.api import Acks, Appended, CommitSets, Done, Handle
+from repl.api import HANDLE, Acks, Appended, CommitSets, Done, Handle
 from repl.auth.roles import Role, Route
 from repl.group.member import Member
 from repl.lead.append_book import Append
-from repl.lead.append_http import ACKS, APPEND_PARAMETERS, AppendRoutes, durability_in, producer_in, puts_of
+from repl.lead.append_http import (
+    ACKS,
+    APPENDING,
+    ENTRIES_TEXT,
+    ENTRY_BODIES,
+    KEY,
+    SUBMITTED,
+    AppendRoutes,
+    durability_in,
+    producer_in,
+    puts_of,
+)
 from repl.lead.leading import lead_of
 from repl.names import positions
 from repl.web import problem, query
+from repl.web.calls import (
+    EMPTY,
+    HEX16,
+    JSON,
+    JSON_BODY,
+    NUMBER,
+    OPEN,
+    ORDERED,
+    TEXT,
+    WHOLE,
+    Answer,
+    Call,
+    Errors,
+    Parameter,
+    in_path,
+    known,
+    ok,
+    record,
+    whole,
+)
 from repl.web.json_objects import HEADERS, answered, nothing_asked
 from repl.web.limits import PEER_BODY_BYTES_MAX, STAGED_S, TIMEOUT_S_MAX, AppendLimits
 from repl.web.mastership import redirect
 from repl.web.types import Request, Response
 from vlsn.durability import GroupDurability
-from vlsn.errors import BadArgument, BadBody, NotFound, NotMaster, VlsnLogError
+from vlsn.errors import (
+    BadArgument,
+    BadBody,
+    NotFound,
+    NotMaster,
+    OutcomeUnknown,
+    ProducersMissing,
+    QueueFull,
+    StaleTerm,
+    TransactionClosed,
+    TransactionGone,
+    Trimmed,
+    VlsnLogError,
+)
 from vlsn.format.batch import Batch
 from vlsn.format.records import JSON_FAULTS
 from vlsn.format.submission import Values
@@ -48,10 +92,71 @@ _NONE: frozenset[str] = frozenset()
 
 
 _decoder = msgspec.json.Decoder(CommitSets)
-_BEGINNING = frozenset({"id"})
-_STAGING = frozenset({"after", "rewinds"})
-_COMMITTING = APPEND_PARAMETERS | _STAGING
 REWINDS_MAX = 1_000_000
+_ID = Parameter("id", "Names the transaction, so that a repeated call begins no second one; below 2^63.", HEX16)
+_REPEATS = (
+    whole(
+        "after", "The number of entries staged before; a repeat of the last call adds nothing.", 0, BATCH_ENTRIES_MAX
+    ),
+    whole("rewinds", "The number of calls that the client has abandoned.", 0, REWINDS_MAX, 0),
+)
+_BEGINNING = known(_ID)
+_STAGING = known(*_REPEATS)
+_COMMITTING = known(*APPENDING, *_REPEATS)
+_HANDLE = in_path("transaction", "The `transaction` that the begin answered.", {"type": "string", "pattern": HANDLE})
+_STAGED: Errors = OPEN | ORDERED | {TransactionGone, TransactionClosed, OutcomeUnknown, QueueFull, ProducersMissing}
+CALLS = (
+    Call(
+        "transactions",
+        "POST",
+        PATH,
+        "Begin a transaction",
+        (_ID,),
+        (ok(record({"transaction": TEXT, "expires_s": NUMBER, "bytes_max": WHOLE}), "An open transaction."),),
+        OPEN | ORDERED | {QueueFull},
+        EMPTY,
+        False,
+        text=f"It ends, with nothing logged, {STAGED_S:g} s after its last call.",
+        example="-L -X POST $URL/v1/transactions -H 'Content-Type: application/json'",
+    ),
+    Call(
+        "transactions",
+        "POST",
+        PATH + "/{transaction}/entries",
+        "Stage entries",
+        (_HANDLE, *_REPEATS, KEY),
+        (ok(record({"staged": WHOLE}), "The number of staged entries."),),
+        _STAGED,
+        ENTRY_BODIES,
+        text=f"The entries are in the master's memory until the commit. {ENTRIES_TEXT}",
+        example="-L $URL/v1/transactions/$T/entries -H 'Content-Type: application/octet-stream' --data-binary 'hello'",
+    ),
+    Call(
+        "transactions",
+        "POST",
+        PATH + "/{transaction}/commit",
+        "Commit a transaction",
+        (_HANDLE, *APPENDING, *_REPEATS),
+        (ok(Appended, "All entries are in the log; `last` is the COMMIT."),),
+        SUBMITTED | _STAGED | {StaleTerm, Trimmed},
+        {JSON: CommitSets},
+        False,
+        text="A repeated commit gets the first answer again. The body may set positions and sinks' states with it. "
+        + JSON_BODY,
+        example="-L -X POST $URL/v1/transactions/$T/commit -H 'Content-Type: application/json'",
+    ),
+    Call(
+        "transactions",
+        "DELETE",
+        PATH + "/{transaction}",
+        "Abort a transaction",
+        (_HANDLE,),
+        (Answer(204, "The staged entries are dropped."),),
+        _STAGED,
+        EMPTY,
+        False,
+    ),
+)
 
 
 class NodeTransactions:

@@ -18,22 +18,96 @@ from functools import partial
 import msgspec
 
 from repl.api import (
+    ConsumerAt,
     ConsumerChange,
 )
 from repl.auth.roles import Role, Route
 from repl.names.positions import NodePositions
 from repl.read.read_http import confirm_alone
 from repl.web import query
+from repl.web.calls import (
+    AT,
+    CONFIRM,
+    CONFIRMED,
+    EMPTY,
+    FLAG,
+    JSON,
+    JSON_BODY,
+    NAMED,
+    SLASHED_NAME,
+    TEXT,
+    TIMEOUT,
+    Call,
+    known,
+    ok,
+    record,
+)
 from repl.web.json_objects import answered, nothing_asked
 from repl.web.limits import PEER_BODY_BYTES_MAX, TIMEOUT_S, TIMEOUT_S_MAX
 from repl.web.mastership import redirect
 from repl.web.types import Request, Response
-from vlsn.errors import BadBody
+from vlsn.errors import BadBody, NotFound, NotYet, ProducersMissing, Trimmed
 from vlsn.format.records import JSON_FAULTS
 
 PATH = "/v1/consumers"
-_PUT = frozenset({"timeout"})
-_DELETE = frozenset({"timeout", "at"})
+_PUT = known(TIMEOUT)
+_DELETE = known(TIMEOUT, AT)
+_FIELDS = (
+    "`next` is the VLSN that the consumer reads next, `term` that of the VLSN before it, `at` the COMMIT that set the "
+    "position, and `by` the name of that commit. A lag that this node does not know is null."
+)
+
+
+class _Listed(msgspec.Struct):
+    consumers: list[ConsumerAt]
+
+
+CALLS = (
+    Call(
+        "consumers",
+        "GET",
+        PATH,
+        "List the consumers' positions",
+        CONFIRMED,
+        (ok(_Listed, _FIELDS),),
+        CONFIRM,
+        example="$URL/v1/consumers",
+    ),
+    Call(
+        "consumers",
+        "GET",
+        PATH + "/{name}",
+        "Read a consumer's position",
+        (SLASHED_NAME, *CONFIRMED),
+        (ok(ConsumerAt, _FIELDS),),
+        CONFIRM | {NotFound, ProducersMissing},
+        example="$URL/v1/consumers/billing",
+    ),
+    Call(
+        "consumers",
+        "PUT",
+        PATH + "/{name}",
+        "Commit a consumer's position",
+        (SLASHED_NAME, TIMEOUT),
+        (ok(ConsumerAt, "The position is durable."),),
+        NAMED | {Trimmed, NotYet, ProducersMissing},
+        {JSON: ConsumerChange},
+        text="With `at` the position is set only if the COMMIT at that VLSN has set the present one (0: there is "
+        f"none), else the answer is 409 `stale-term`. The same `by` again gets the same answer. {JSON_BODY}",
+        example="-L -X PUT $URL/v1/consumers/billing -H 'Content-Type: application/json' -d '{\"next\": 8}'",
+    ),
+    Call(
+        "consumers",
+        "DELETE",
+        PATH + "/{name}",
+        "Delete a consumer's position",
+        (SLASHED_NAME, TIMEOUT, AT),
+        (ok(record({"name": TEXT, "deleted": FLAG}), "It is durable that the position is gone."),),
+        NAMED | {ProducersMissing},
+        EMPTY,
+        False,
+    ),
+)
 _decoder = msgspec.json.Decoder(ConsumerChange)
 
 

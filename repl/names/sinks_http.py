@@ -15,17 +15,71 @@ from functools import partial
 
 import msgspec
 
+from repl.api import SinkAt
 from repl.auth.roles import Role, Route
 from repl.names.sinks import NodeSinks
 from repl.read.read_http import confirm_alone
 from repl.web import query
+from repl.web.calls import (
+    AT,
+    CONFIRM,
+    CONFIRMED,
+    EMPTY,
+    FLAG,
+    NAMED,
+    SLASHED_NAME,
+    TEXT,
+    TIMEOUT,
+    Call,
+    known,
+    ok,
+    record,
+)
 from repl.web.json_objects import answered, nothing_asked
 from repl.web.limits import TIMEOUT_S, TIMEOUT_S_MAX
 from repl.web.mastership import redirect
 from repl.web.types import Request, Response
+from vlsn.errors import NotFound, ProducersMissing
 
 PATH = "/v1/sinks"
-_DELETE = frozenset({"timeout", "at"})
+_DELETE = known(TIMEOUT, AT)
+
+
+class _Listed(msgspec.Struct):
+    sinks: list[SinkAt]
+
+
+CALLS = (
+    Call(
+        "consumers",
+        "GET",
+        PATH,
+        "List the states of sinks",
+        CONFIRMED,
+        (ok(_Listed, "The writers of numbered batches, and the batch that each has logged last."),),
+        CONFIRM,
+    ),
+    Call(
+        "consumers",
+        "GET",
+        PATH + "/{name}",
+        "Read a sink's state",
+        (SLASHED_NAME, *CONFIRMED),
+        (ok(SinkAt, "The state; `at` is the COMMIT that set it."),),
+        CONFIRM | {NotFound, ProducersMissing},
+    ),
+    Call(
+        "consumers",
+        "DELETE",
+        PATH + "/{name}",
+        "Delete a sink's state",
+        (SLASHED_NAME, TIMEOUT, AT),
+        (ok(record({"name": TEXT, "deleted": FLAG}), "It is durable that the state is gone."),),
+        NAMED | {ProducersMissing},
+        EMPTY,
+        False,
+    ),
+)
 
 
 class SinkRoutes:

@@ -17,20 +17,37 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from repl.auth.roles import Role, Route
-from repl.auth.tokens import TokenRecord
+from repl.auth.roles import TOKEN_ROLES, Role, Route
+from repl.auth.tokens import TOKEN_ID, TokenRecord
 from repl.names.tokens import OVERLAP_S_MAX, NodeTokens
 from repl.web import query
+from repl.web.calls import (
+    EMPTY,
+    FLAG,
+    JSON,
+    JSON_BODY,
+    NAMED,
+    NUMBER,
+    OPEN,
+    TEXT,
+    TIMEOUT,
+    WHOLE,
+    Call,
+    in_path,
+    known,
+    ok,
+    record,
+)
 from repl.web.json_objects import answered, nothing_asked
 from repl.web.limits import PEER_BODY_BYTES_MAX, TIMEOUT_S, TIMEOUT_S_MAX
 from repl.web.mastership import redirect
 from repl.web.types import Handler, Request, Response
-from vlsn.errors import BadBody, NotFound
+from vlsn.errors import BadBody, NotFound, ProducersMissing
 from vlsn.format.records import JSON_FAULTS
 
 PATH = "/v1/admin/tokens"
 _NONE: frozenset[str] = frozenset()
-_TIMEOUT = frozenset({"timeout"})
+_TIMEOUT = known(TIMEOUT)
 
 
 class _Rotation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,6 +56,59 @@ class _Rotation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     overlap_s: Annotated[float, Meta(ge=0, le=OVERLAP_S_MAX)] = 0.0
 
 
+_SHOWN = record(
+    {
+        **dict.fromkeys(("id", "uri", "keys", "names", "title", "by"), TEXT),
+        "roles": {"type": "array", "items": {"enum": [role.value for role in TOKEN_ROLES]}},
+        **dict.fromkeys(("bytes_per_s", "appends_per_s", "expires_us"), WHOLE),
+    }
+)
+_ID = in_path("id", "The token's id.", {"type": "string", "pattern": TOKEN_ID})
+CALLS = (
+    Call(
+        "admin",
+        "GET",
+        PATH,
+        "List the tokens",
+        (),
+        (ok(record({"tokens": {"type": "array", "items": _SHOWN}}), "The tokens, without their hashes."),),
+        OPEN | {ProducersMissing},
+    ),
+    Call(
+        "admin",
+        "PUT",
+        PATH + "/{id}",
+        "Make a token",
+        (_ID, TIMEOUT),
+        (ok(_SHOWN, "The token is durable."),),
+        NAMED,
+        {JSON: TokenRecord},
+        text="The caller makes the secret, and sends its SHA-256 as `sha256`, or a certificate's `uri` in place of it. "
+        f"{JSON_BODY}",
+    ),
+    Call(
+        "admin",
+        "POST",
+        PATH + "/{id}/rotate",
+        "Replace a token",
+        (_ID, TIMEOUT),
+        (ok(record({"id": TEXT, "before": TEXT, "overlap_s": NUMBER}), "Both tokens work for `overlap_s`."),),
+        NAMED,
+        {JSON: _Rotation},
+        text=JSON_BODY,
+    ),
+    Call(
+        "admin",
+        "DELETE",
+        PATH + "/{id}",
+        "Revoke a token",
+        (_ID, TIMEOUT),
+        (ok(record({"id": TEXT, "revoked": FLAG}), "It is durable that the token is revoked."),),
+        NAMED,
+        EMPTY,
+        False,
+    ),
+)
 T = TypeVar("T")
 _records = msgspec.json.Decoder(TokenRecord)
 _rotations = msgspec.json.Decoder(_Rotation)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from repl.group.member import Member
-from repl.group.membership import read_change
+from repl.group.membership import Change, read_change
 from repl.lead.group_changes import document
 from repl.lead.leading import lead_of
 from repl.lead.level_raising import raise_level
@@ -17,17 +18,155 @@ from repl.repair.cleaning import Cleaning, told
 from repl.repair.restoring import Restoration
 from repl.repair.spared_copies import restore_as_asked
 from repl.web import query
+from repl.web.calls import (
+    EMPTY,
+    FLAG,
+    JSON,
+    JSON_BODY,
+    LIST,
+    LOGGED,
+    NUMBER,
+    OBJECT,
+    OPEN,
+    ORDERED,
+    TEXT,
+    TEXTS,
+    WHOLE,
+    Call,
+    choice,
+    known,
+    maybe,
+    ok,
+    record,
+    words,
+)
 from repl.web.json_objects import answered, asked_object, nothing_asked
 from repl.web.mastership import redirect
 from repl.web.types import Request, Response
-from vlsn.errors import NoSpace
+from vlsn.errors import CopyNeeded, GroupBusy, NoSegment, NoSpace, NotAllowed, Unreachable
+from vlsn.format.records import Settings
 from vlsn.format.segment import segment_name
 from vlsn.ids import NodeName
 from vlsn.state.state_store import Checkpoint
 
 _NONE: frozenset[str] = frozenset()
-_CLEAN = frozenset({"dry_run"})
-_TRANSFER = frozenset({"to"})
+_DRY_RUN = choice("dry_run", "`true` says what a pass would remove, and removes nothing.", ("true", "false"), "false")
+_TO = words("to", "The next master; without it the member that is furthest.")
+_CLEAN = known(_DRY_RUN)
+_TRANSFER = known(_TO)
+_GROUP: dict[str, Mapping[str, Any]] = {
+    **dict.fromkeys(("group", "node", "state"), TEXT),
+    "master": maybe(TEXT),
+    **dict.fromkeys(("term", "vlsn", "previous", "level"), WHOLE),
+    "durable": FLAG,
+    "settings": OBJECT,
+    "upgrade": maybe(OBJECT),
+    "members": LIST,
+}
+_CLEANED: dict[str, Mapping[str, Any]] = {
+    "node": TEXT,
+    "paused": TEXT,
+    "dry_run": FLAG,
+    **dict.fromkeys(("bytes", "retention_bytes", "total_bytes", "first"), WHOLE),
+    "retention_age_s": NUMBER,
+    "segments": LIST,
+    "blocked": LIST,
+    "dropped": TEXTS,
+}
+_ORDERED = OPEN | ORDERED
+_GROUP_CALLS = (
+    Call(
+        "group and operators",
+        "GET",
+        "/v1/group",
+        "Read the members and settings of the group",
+        (),
+        (ok(record(_GROUP), "The group, as this node's log lists it; `durable` says that a majority has the list."),),
+        OPEN,
+        example="$URL/v1/group",
+    ),
+    Call(
+        "group and operators",
+        "POST",
+        "/v1/admin/group",
+        "Change the members of the group",
+        (),
+        (ok(record(_GROUP), "The change is durable."),),
+        LOGGED | {GroupBusy},
+        {JSON: Change},
+        text=JSON_BODY,
+    ),
+    Call(
+        "group and operators",
+        "POST",
+        "/v1/admin/group/settings",
+        "Change the settings of the group",
+        (),
+        (ok(record(_GROUP), "The change is durable."),),
+        LOGGED | {GroupBusy},
+        {JSON: Settings},
+        text=f"One or more settings; the level is raised alone. {JSON_BODY}",
+    ),
+    Call(
+        "group and operators",
+        "POST",
+        "/v1/admin/transfer",
+        "Move mastership to another member",
+        (_TO,),
+        (ok(record({"from": TEXT, "to": TEXT}), "`to` leads."),),
+        _ORDERED | {GroupBusy, Unreachable},
+        EMPTY,
+        False,
+    ),
+)
+_NODE_CALLS = (
+    Call(
+        "group and operators",
+        "POST",
+        "/v1/admin/checkpoint",
+        "Take a checkpoint of this node",
+        (),
+        (ok(record({"node": TEXT, "id": WHOLE, "last": WHOLE, "dtvlsn": WHOLE}), "The checkpoint is on the disk."),),
+        _ORDERED | {NoSpace},
+        EMPTY,
+        False,
+        example="-X POST $URL/v1/admin/checkpoint -H 'Content-Type: application/json'",
+    ),
+    Call(
+        "group and operators",
+        "POST",
+        "/v1/admin/rotate",
+        "Begin a new segment on this node",
+        (),
+        (ok(record({"node": TEXT, "number": WHOLE, "file": TEXT}), "The segment that is written from now on."),),
+        _ORDERED | {NoSpace, NoSegment},
+        EMPTY,
+        False,
+    ),
+    Call(
+        "group and operators",
+        "POST",
+        "/v1/admin/clean",
+        "Remove old segments of this node",
+        (_DRY_RUN,),
+        (ok(record(_CLEANED), "The report of the pass."),),
+        _ORDERED,
+        EMPTY,
+        False,
+    ),
+    Call(
+        "group and operators",
+        "POST",
+        "/v1/admin/restore",
+        "Replace this node's log by another member's",
+        (),
+        (ok(record({"node": TEXT, "state": TEXT}), "The restore has begun."),),
+        _ORDERED | {NotAllowed, CopyNeeded},
+        EMPTY,
+        False,
+    ),
+)
+CALLS = (*_GROUP_CALLS, *_NODE_CALLS)
 
 
 class AdminRoutes:

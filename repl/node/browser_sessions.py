@@ -21,6 +21,7 @@ import msgspec
 
 from repl.auth.roles import Role, Route
 from repl.web import query
+from repl.web.calls import EMPTY, JSON, OPEN, ORDERED, Answer, Call
 from repl.web.grants import Grant
 from repl.web.json_objects import nothing_asked
 from repl.web.types import Request, Response
@@ -59,6 +60,31 @@ class _Opening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     token: str
 
 
+CALLS: Final = (
+    Call(
+        "sessions",
+        "POST",
+        PATH,
+        "Open a session for a browser",
+        (),
+        (Answer(204, "The session is open.", headers={"Set-Cookie": f"The cookie `{COOKIE}`."}),),
+        OPEN | ORDERED,
+        {JSON: _Opening},
+        text=f"The cookie reads what the role `metrics` reads, with GET and HEAD, for {SESSION_S / 3600:g} hours. "
+        f"A node has {SESSIONS_MAX} sessions. The body has at most {BODY_BYTES_MAX:,} bytes.",
+    ),
+    Call(
+        "sessions",
+        "DELETE",
+        PATH,
+        "Close a browser's session",
+        (),
+        (Answer(204, "The session is forgotten.", headers={"Set-Cookie": "Removes the cookie."}),),
+        ORDERED,
+        EMPTY,
+        False,
+    ),
+)
 _openings = msgspec.json.Decoder(_Opening)
 
 
@@ -116,6 +142,7 @@ class SessionRoutes:
         return _answered(self._sessions.open(self._tokens.grant_of_token(token), secure=secure))
 
     async def close(self, request: Request) -> Response:
+        query.only(request.query, _NONE)
         await nothing_asked(request)
         return _answered(self._sessions.close(request))
 

@@ -40,6 +40,8 @@ from repl.node.access import Access
 from repl.node.admin_http import AdminRoutes, NodeAdministration
 from repl.node.browser_sessions import PATH as SESSION
 from repl.node.browser_sessions import SessionRoutes
+from repl.node.openapi import PATH as OPENAPI
+from repl.node.openapi import OpenApiRoutes
 from repl.node.peers import NodePeers
 from repl.node.status_http import KEY_PATH, NodeMonitoring, StatusRoutes
 from repl.node.trail import Trail
@@ -150,6 +152,7 @@ class Gateway:
             DESTINATIONS: {"GET": Route(destinations.list, Role.READ, to_master=True)},
             SESSION: {"POST": Route(sessions.open, Role.OPEN), "DELETE": Route(sessions.close, Role.OPEN)},
             "/v1/status": {"GET": Route(status.status, Role.METRICS)},
+            OPENAPI: {"GET": Route(OpenApiRoutes(self._route, _OF_COMMITS, pieces).openapi, Role.METRICS)},
             "/v1/events": {"GET": Route(status.events, Role.METRICS)},
             **_of_members(services.peers, services.repairs),
             "/v1/group": {"GET": Route(admin.group, Role.METRICS)},
@@ -286,6 +289,10 @@ class Gateway:
         named = request.headers.get(FOUNDING_FIELD)
         if named is not None:
             self._check_founding(named)
+
+    def _route(self, method: str, path: str) -> Route:
+        """Finds a route of the table. Raises ``NotFound``, and KeyError for a method that does not go there."""
+        return (self._paths.get(path) or self._item(path))[method]
 
     def _item(self, path: str) -> Methods:
         """Finds the methods of a path that contains a number or a name. Raises ``NotFound``, ``BadArgument``."""

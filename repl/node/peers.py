@@ -6,11 +6,45 @@ from typing import Any
 
 from repl.elect.electing import Electing
 from repl.elect.vote_requests import answer_stand, answer_vote
+from repl.group import founding
 from repl.group.confirming import Confirming
+from repl.group.founding import Question as Hello
 from repl.group.hello_answers import answer_hello
 from repl.group.member import Member
+from repl.group.vote_messages import Stand, VoteReply, VoteRequest
+from repl.names import begun
 from repl.names.begun import NodeBegun
+from repl.read import read_index
 from repl.read.read_index import ReadIndex
+from repl.web.calls import FLAG, JSON, MEMBERS, NAMED, TEXT, Call, ok, record
+
+_PEER = "/v1/peer/"
+_STANDS = record({"node": TEXT, "stands": FLAG})
+CALLS = (
+    Call("members", "POST", _PEER + "hello", "Meet a member", (), (ok(founding.Answer),), MEMBERS, {JSON: Hello}),
+    Call("members", "POST", _PEER + "vote", "Vote", (), (ok(VoteReply),), MEMBERS, {JSON: VoteRequest}),
+    Call("members", "POST", _PEER + "stand", "Take over", (), (ok(_STANDS),), MEMBERS, {JSON: Stand}),
+    Call(
+        "members",
+        "POST",
+        _PEER + "read_index",
+        "Confirm the durable end",
+        (),
+        (ok(read_index.Answer),),
+        MEMBERS,
+        {JSON: read_index.Question},
+    ),
+    Call(
+        "members",
+        "POST",
+        _PEER + "cdc",
+        "Note that a CDC consumer begins",
+        (),
+        (ok(begun.Answer),),
+        MEMBERS | NAMED,
+        {JSON: begun.Question},
+    ),
+)
 
 
 class NodePeers:

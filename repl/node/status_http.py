@@ -14,15 +14,123 @@ from repl.node.metrics import metrics_text
 from repl.node.parts import NodeParts
 from repl.node.status import founding, long_status, readiness, status
 from repl.web import explained, problem, query
+from repl.web.calls import (
+    FLAG,
+    LIST,
+    OBJECT,
+    TEXT,
+    TEXTS,
+    WHOLE,
+    Answer,
+    Call,
+    in_path,
+    known,
+    maybe,
+    ok,
+    record,
+    whole,
+)
 from repl.web.limits import EVENTS_MAX, PIECE_BYTES, PIECE_COST, RETRY_AFTER_S, TOLD_S
 from repl.web.slices import Slices
 from repl.web.types import Request, Response
-from vlsn.errors import WrongGroup
+from vlsn.errors import NotFound, Restoring, WrongGroup
 
 T = TypeVar("T")
 KEY_PATH = "/v1/key"
 _NONE: frozenset[str] = frozenset()
-_EVENTS = frozenset({"from", "limit"})
+_SEEN = (
+    whole("from", "The number of the first event.", 1, query.VLSN_MAX, 1),
+    whole("limit", "The most events of the answer.", 1, EVENTS_MAX, EVENTS_MAX),
+)
+_EVENTS = known(*_SEEN)
+_STATE: dict[str, Mapping[str, Any]] = {
+    "state": {"enum": ["MASTER", "REPLICA", "UNKNOWN", "DAMAGED", "RESTORING", "HALTED"]},
+    "reason": TEXT,
+    **dict.fromkeys(("group", "node", "url", "version", "incarnation", "process", "founding"), TEXT),
+    "master": maybe(TEXT),
+    **dict.fromkeys(("term", "level", "members_at", "dtvlsn"), WHOLE),
+    "levels": {"type": "array", "items": WHOLE},
+    **dict.fromkeys(("listed", "insecure"), FLAG),
+    "range": record(dict.fromkeys(("first", "last", "last_sync", "last_txn_end"), WHOLE)),
+    **dict.fromkeys(("settings", "restore", "elections"), OBJECT),
+    **{name: maybe(OBJECT) for name in ("checkpoint", "replica", "transactions", "log", "cleaning", "key", "scrub")},
+    "protection_missing": TEXTS,
+    **dict.fromkeys(("feeders", "damage", "members", "alarms", "syncups", "holds"), LIST),
+    **dict.fromkeys(("consumers", "destinations", "cdc"), LIST),
+}
+_READY: dict[str, Mapping[str, Any]] = {"ready": FLAG, "reasons": TEXTS}
+CALLS = (
+    Call(
+        "health and status",
+        "GET",
+        "/v1/status",
+        "Read the state of this node",
+        (),
+        (ok(record(_STATE, ["reason"]), f"The state. Lists of names may be {TOLD_S:g} s old."),),
+        text="The range of an empty log is all 0. `last_sync` is the last VLSN that is synced here, and `dtvlsn` the "
+        "durable end. `reason` says why a node is UNKNOWN or HALTED.",
+        example="$URL/v1/status",
+    ),
+    Call(
+        "health and status",
+        "GET",
+        "/v1/events",
+        "Read the events of this node",
+        _SEEN,
+        (ok(record({"node": TEXT, "first": WHOLE, "next": WHOLE, "events": LIST}), "The events that are kept."),),
+    ),
+    Call(
+        "health and status",
+        "GET",
+        "/v1/key",
+        "Read what a command needs to sign its calls",
+        (),
+        (
+            ok(
+                record({"group": TEXT, "node": TEXT, "signs": maybe(TEXT), "accepts": TEXTS, "file": maybe(TEXT)}),
+                "The IDs of keys; on loopback also the path of the key file.",
+            ),
+        ),
+    ),
+    Call("health and status", "GET", "/healthz", "Ask if the process lives", (), (ok(record({"alive": FLAG})),)),
+    Call(
+        "health and status",
+        "GET",
+        "/readyz",
+        "Ask if the node serves durable reads",
+        (),
+        (ok(record(_READY), "It does."),),
+        frozenset({Restoring}),
+        text="503 `not-ready` has `ready` and `reasons`, too.",
+        example="$URL/readyz",
+    ),
+    Call(
+        "health and status",
+        "GET",
+        "/metrics",
+        "Read the metrics",
+        (),
+        (ok(TEXT, "The text format of Prometheus.", kind="text/plain"),),
+    ),
+    Call(
+        "health and status",
+        "GET",
+        f"{problem.HELP_PATH}/{{slug}}",
+        "Read what an error means, and what to do",
+        (in_path("slug", "The `type` of a problem document.", TEXT),),
+        (ok(TEXT, "The error's entry in Markdown.", kind="text/plain"),),
+        frozenset({NotFound}),
+        example="$URL/errors/no-master",
+    ),
+    Call(
+        "health and status",
+        "GET",
+        "/",
+        "Open the live page",
+        (),
+        (Answer(200, "A page for a browser.", {"text/html": TEXT}),),
+    ),
+)
 _PAGE = files("repl.node").joinpath("page.html").read_bytes()
 _PAGE_HEADERS = {
     "Content-Type": "text/html; charset=utf-8",

@@ -28,9 +28,27 @@ from repl.group.member import Member, OpenMember
 from repl.read.long_polls import BLOCKS, Audience, Form, LongPolls, Page, Wanted
 from repl.read.read_index import ReadIndex
 from repl.read.reads import Reads, missing, reads_of
-from repl.read.starting_point import PARAMETERS as BEGINNINGS
-from repl.read.starting_point import StartingPoint
-from repl.web import problem, query
+from repl.read.starting_point import BEGINNING, StartingPoint
+from repl.web import calls, problem, query
+from repl.web.calls import (
+    BYTES,
+    CONFIRM,
+    HEX16,
+    OCTETS,
+    READS,
+    WAIT,
+    WHOLE,
+    Answer,
+    Call,
+    choice,
+    header,
+    in_path,
+    known,
+    ok,
+    record,
+    whole,
+    words,
+)
 from repl.web.limits import (
     CONFIRM_S,
     LAG_S_MAX,
@@ -43,20 +61,101 @@ from repl.web.limits import (
     WAIT_S_MAX,
     Budget,
 )
-from repl.web.types import Answer, Leave, Request, Response, Start
-from vlsn.errors import BadArgument, QueueFull, VlsnLogError
+from repl.web.ndjson import PRINTED_SCHEMA
+from repl.web.types import Answer as Answered
+from repl.web.types import Leave, Request, Response, Start
+from vlsn.errors import BadArgument, NotData, ProducersMissing, QueueFull, VlsnLogError
 from vlsn.state.producers import ProducerPlace
 
 ALL_KINDS: Mapping[str, bool] = {"data": False, "all": True}
 TXNS: Mapping[str, bool] = {"false": False, "true": True}
 CONSISTENCY: Mapping[str, bool] = {"durable": False, "linearizable": True}
-CONFIRMED = frozenset({"consistency", "at_least", "lag_max", "timeout"})
+CONFIRMED = known(*calls.CONFIRMED)
 """Query parameters that require how new a node is, and how long the request may wait for that."""
-CHOSEN = frozenset({"kinds", "txns", "key", "key_b64", "key_prefix", "key_prefix_b64"})
+CHOICES = (
+    choice("kinds", "`all` adds the log's own entries, each with its `kind`.", ALL_KINDS, "data"),
+    choice("txns", "`true` adds `txn`, the first VLSN of the entry's transaction.", TXNS, "false"),
+    words("key", "Only entries with this key; empty: entries without one. At most one `key…` may be sent."),
+    words("key_b64", "As `key`, in base64.", contentEncoding="base64"),
+    words("key_prefix", "Only entries whose key begins so."),
+    words("key_prefix_b64", "As `key_prefix`, in base64.", contentEncoding="base64"),
+)
+CHOSEN = known(*CHOICES)
 """Query parameters that select the entries, and the fields that are returned."""
 
-_PARAMETERS = frozenset({"limit", "wait", "after_term"}) | BEGINNINGS | CHOSEN | CONFIRMED
+AFTER_TERM = whole("after_term", "The term of the VLSN before `from`, which the reader has read.", 1, query.VLSN_MAX)
+_LIMIT = whole("limit", "The most entries of the answer.", 1, READ_LIMIT_MAX, READ_LIMIT)
+_LISTING = (*BEGINNING, _LIMIT, WAIT, AFTER_TERM, *CHOICES, *calls.CONFIRMED)
+_PARAMETERS = known(*_LISTING)
 _TIMEOUT = frozenset({"timeout"})
+_VLSN = in_path("vlsn", "The VLSN of the entry.", {"type": "integer", "minimum": 1, "maximum": query.VLSN_MAX})
+CALLS = (
+    Call(
+        "read",
+        "GET",
+        "/v1/entries",
+        "Read entries",
+        (*_LISTING, header("Accept", f"`{BLOCKS}` asks for whole blocks instead of lines.")),
+        (
+            Answer(
+                200,
+                "The entries in the order of their VLSNs; empty if nothing came.",
+                {
+                    "application/x-ndjson": {"type": "string", "x-vlsnlog-line": PRINTED_SCHEMA},
+                    BLOCKS: BYTES,
+                },
+                {
+                    "Vlsnlog-Next": "The VLSN to continue from.",
+                    "Vlsnlog-Durable": "The durable end on this node.",
+                    "Vlsnlog-Term": "The term of the VLSN before `Vlsnlog-Next`, for `after_term`.",
+                },
+            ),
+        ),
+        READS,
+        text=f"A page has at most {READ_BYTES_MAX:,} bytes of entries, and at least one entry. VLSNs rise with gaps. "
+        "Read on from `Vlsnlog-Next` while it is not above `Vlsnlog-Durable`.",
+        example='"$URL/v1/entries?from=1&limit=10&wait=30"',
+    ),
+    Call(
+        "read",
+        "GET",
+        "/v1/entries/{vlsn}",
+        "Read one entry",
+        (_VLSN, *calls.CONFIRMED),
+        (
+            ok(
+                BYTES,
+                "The entry's value.",
+                kind=OCTETS,
+                Vlsnlog_Vlsn="The VLSN.",
+                Vlsnlog_Term="The entry's term.",
+                Vlsnlog_Time="Microseconds since the epoch.",
+            ),
+        ),
+        READS | {NotData},
+        example="$URL/v1/entries/7",
+    ),
+    Call(
+        "read",
+        "GET",
+        "/v1/producers/{producer}",
+        "Read the last submission of a producer",
+        (in_path("producer", "The producer's id.", HEX16), calls.CONFIRMED[-1]),
+        (
+            ok(
+                record(
+                    {
+                        "producer": HEX16,
+                        **dict.fromkeys((*ProducerPlace.__struct_fields__, "durable", "forgotten_to"), WHOLE),
+                    }
+                ),
+                "The place where the producer continues.",
+            ),
+        ),
+        CONFIRM | {ProducersMissing},
+        text="A stopped producer continues with the sequence after this one. The read is linearizable.",
+    ),
+)
 _PIECE_BYTES = 256 * 1024
 
 
@@ -105,7 +204,7 @@ class ReadRoutes:
         wanted = _wanted(request)._replace(from_vlsn=from_vlsn, after_vlsn=place.vlsn, after_term=place.term)
         return partial(self._start, wanted, wait_s)
 
-    def _start(self, wanted: Wanted, wait_s: float, body: bytes, answer: Answer) -> Leave:
+    def _start(self, wanted: Wanted, wait_s: float, body: bytes, answer: Answered) -> Leave:
         poll = _Poll(self._shared, self._readers, answer)
         poll.begin(wanted, wait_s)
         return poll.leave
@@ -222,10 +321,10 @@ class _Poll:
 
     __slots__ = ("_answer", "_pages", "_readers", "audience", "tick")
 
-    def __init__(self, pages: LongPolls, readers: Budget, answer: Answer) -> None:
+    def __init__(self, pages: LongPolls, readers: Budget, answer: Answered) -> None:
         self._pages = pages
         self._readers = readers
-        self._answer: Answer | None = answer
+        self._answer: Answered | None = answer
         self.audience: Audience | None = None
         self.tick = 0
 

@@ -16,13 +16,56 @@ import msgspec
 from repl.group.member import Member
 from repl.read.segment_files import SegmentFiles
 from repl.web import query
+from repl.web.calls import BYTES, FLAG, OCTETS, OPEN, TEXT, WHOLE, Call, header, in_path, ok, record
 from repl.web.limits import SEGMENT_PIECE_BYTES, SEGMENT_STREAMS_MAX, Budget
 from repl.web.types import Request, Response
-from vlsn.errors import BadArgument, Damaged, NotFound
+from vlsn.errors import BadArgument, Damaged, NotFound, QueueFull, Trimmed
 
 NUMBER_MAX = 0x7FFF_FFFF
 _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})\Z")
 _NONE: frozenset[str] = frozenset()
+CALLS = (
+    Call(
+        "read",
+        "GET",
+        "/v1/segments",
+        "List the log's files",
+        (),
+        (
+            ok(
+                record(
+                    {
+                        "group": TEXT,
+                        "node": TEXT,
+                        "segments": {
+                            "type": "array",
+                            "items": record({"number": WHOLE, "file": TEXT, "end": WHOLE, "sealed": FLAG}),
+                        },
+                    }
+                ),
+                "The files; `end` is the number of synced bytes.",
+            ),
+        ),
+        OPEN,
+    ),
+    Call(
+        "read",
+        "GET",
+        "/v1/segments/{number}",
+        "Read a file of the log",
+        (
+            in_path("number", "The segment.", {"type": "integer", "minimum": 1, "maximum": NUMBER_MAX}),
+            header("Range", "One range, `bytes=A-B`, `bytes=A-` or `bytes=-N`."),
+        ),
+        (
+            ok(BYTES, "The file up to its synced end.", kind=OCTETS, Accept_Ranges="`bytes`"),
+            ok(BYTES, "The range.", status=206, kind=OCTETS, Content_Range="`bytes A-B/SIZE`"),
+        ),
+        OPEN | {NotFound, Trimmed, QueueFull},
+        text=f"A node sends at most {SEGMENT_STREAMS_MAX} files at once.",
+        example="-H 'Range: bytes=0-4095' $URL/v1/segments/1 -o segment",
+    ),
+)
 
 
 class SegmentRoutes:

@@ -11,17 +11,42 @@ from __future__ import annotations
 
 import msgspec
 
+from repl.api import Spans
 from repl.group.member import Member
-from repl.read.read_http import CONFIRMED, Place, confirm
+from repl.read.read_http import AFTER_TERM, Place, confirm
 from repl.read.reads import reads_of
 from repl.read.spans import spans_of
-from repl.web import query
+from repl.web import calls, query
+from repl.web.calls import READS, Call, known, ok, whole
 from repl.web.json_objects import HEADERS
 from repl.web.limits import READS_MAX, SPANS_MAX, Budget
 from repl.web.types import Request, Response
 
 PATH = "/v1/spans"
-_PARAMETERS = frozenset({"from", "to", "bytes", "entries", "limit", "after_term"}) | CONFIRMED
+_MOST = query.VLSN_MAX
+_ASKED = (
+    whole("from", "The first VLSN; without it the log's first.", 1, _MOST),
+    whole("to", "The last VLSN.", 1, _MOST, _MOST),
+    whole("bytes", "About how many bytes of files a span has.", 1, _MOST, _MOST),
+    whole("entries", "The most VLSNs of a span.", 1, _MOST, _MOST),
+    whole("limit", "The most spans of the answer.", 1, SPANS_MAX, 1),
+    AFTER_TERM,
+    *calls.CONFIRMED,
+)
+_PARAMETERS = known(*_ASKED)
+CALLS = (
+    Call(
+        "read",
+        "GET",
+        PATH,
+        "Divide a range of VLSNs into spans",
+        _ASKED,
+        (ok(Spans, "`next` is the first VLSN of the next span, `term` that of the entry before it."),),
+        READS,
+        text="Several readers can share a log by spans of about equal bytes.",
+        example='"$URL/v1/spans?bytes=1048576&limit=16"',
+    ),
+)
 
 
 class SpanRoutes:

@@ -12,11 +12,24 @@ from dataclasses import dataclass
 from repl.api import END, START
 from repl.read.reads import Reads
 from repl.web import query
+from repl.web.calls import Parameter
 from vlsn.errors import BadArgument
 from vlsn.ids import NUMBER_MAX
 from vlsn.times import time_of
 
-PARAMETERS = frozenset({"from", "at"})
+BEGINNING = (
+    Parameter(
+        "from",
+        "The first VLSN; `start` (as without it): the log's first entry; `end`: after the durable end.",
+        {"oneOf": [{"type": "integer", "minimum": 1, "maximum": query.VLSN_MAX}, {"enum": [START, END]}]},
+    ),
+    Parameter(
+        "at",
+        "In place of `from`, a time: ISO 8601, or microseconds since the epoch.",
+        {"oneOf": [{"type": "string", "format": "date-time"}, {"type": "integer", "minimum": 0}]},
+    ),
+)
+"""The parameters that say where a read begins."""
 
 
 @dataclass(frozen=True, slots=True)

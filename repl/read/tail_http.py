@@ -20,19 +20,43 @@ from collections.abc import Callable, Mapping
 
 from repl.group.member import Member
 from repl.read.long_polls import Audience, Form, LongPolls, Page, Wanted
-from repl.read.read_http import ALL_KINDS, CHOSEN, CONFIRMED, TXNS, Place, confirm
+from repl.read.read_http import AFTER_TERM, ALL_KINDS, CHOICES, TXNS, Place, confirm
 from repl.read.reads import reads_of
-from repl.read.starting_point import PARAMETERS as BEGINNINGS
-from repl.read.starting_point import StartingPoint
-from repl.web import problem, query
+from repl.read.starting_point import BEGINNING, StartingPoint
+from repl.web import calls, problem, query
+from repl.web.calls import READS, Call, choice, header, known, ok
 from repl.web.deadlines import TICK_S
 from repl.web.limits import TAIL_COMMENT_S, Budget
+from repl.web.ndjson import PRINTED_SCHEMA
 from repl.web.types import Piece, Request, Response, Sink
 from vlsn.errors import VlsnLogError
 
-HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+EVENTS = "text/event-stream"
+HEADERS = {"Content-Type": EVENTS, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 IDS: Mapping[str, Form] = {"vlsn": Form.EVENTS, "vlsn@term": Form.EVENTS_WITH_TERMS}
-_PARAMETERS = frozenset({"after_term", "ids"}) | BEGINNINGS | CHOSEN | CONFIRMED
+_SHOWN = (
+    *BEGINNING,
+    AFTER_TERM,
+    choice("ids", "The form of an event's `id`.", IDS, "vlsn"),
+    *CHOICES,
+    *calls.CONFIRMED,
+)
+_PARAMETERS = known(*_SHOWN)
+CALLS = (
+    Call(
+        "read",
+        "GET",
+        "/v1/tail",
+        "Follow the log",
+        (*_SHOWN, header("Last-Event-ID", "Continue after this event, in place of `from`.")),
+        (ok({"type": "string", "x-vlsnlog-line": PRINTED_SCHEMA}, "Server-sent events.", kind=EVENTS),),
+        READS,
+        text="The answer is `id: VLSN`, `data: {…}` for each entry, as long as the client stays. "
+        f"After {TAIL_COMMENT_S:g} s without an event a comment comes. A later error is an event `error` whose data is "
+        "a problem document, and ends the answer. A long-poll of `GET /v1/entries` gives the same as NDJSON.",
+        example='-N "$URL/v1/tail?from=end"',
+    ),
+)
 _COMMENT = Piece(b": still here\n\n")
 
 

@@ -14,6 +14,19 @@ from repl.repair import integrity, providing
 from repl.repair.providing import Providing
 from repl.repair.restoring import CRC_FIELD
 from repl.web import query
+from repl.web.calls import (
+    BYTES,
+    JSON,
+    MEMBERS,
+    OCTETS,
+    Call,
+    Parameter,
+    known,
+    ok,
+    required,
+    whole,
+    words,
+)
 from repl.web.json_objects import HEADERS, answered, asked_object
 from repl.web.limits import RESTORE_RANGES_MAX, STATE_RECORDS_MAX, Budget
 from repl.web.types import Request, Response
@@ -21,13 +34,46 @@ from vlsn.errors import BadArgument
 from vlsn.format.checksum import crc
 from vlsn.format.segment import NUMBER_MAX
 from vlsn.limits import RESTORE_RANGE_BYTES_MAX, SEGMENT_BYTES_MAX
-from vlsn.repair.restore_messages import RECORD
+from vlsn.repair.restore_messages import RECORD, Offer, RestoreAsk
 
 GENERATION_FIELD = "Vlsnlog-Generation"
-_RANGE = frozenset({"session", "segment", "start", "end", "have"})
-_BLOCK = frozenset({"group", "sender", "to", "term", "first"})
-_MESSAGES = frozenset({"group", "sender", "to", "uuid", "since", "first", "last"})
-_COPY = frozenset({"group", "sender", "to", "vlsn"})
+_OFFER = "/v1/peer/restore"
+
+
+def _all(*parameters: Parameter) -> tuple[Parameter, ...]:
+    return tuple(required(each) for each in parameters)
+
+
+_FROM_TO = (words("group", "The group."), words("sender", "The member that asks."), words("to", "The member asked."))
+_OF_RANGE = _all(
+    words("session", "The session that the offer opened."),
+    whole("segment", "The segment.", 1, NUMBER_MAX),
+    whole("start", "The first byte.", 0, SEGMENT_BYTES_MAX),
+    whole("end", f"The end, exclusive; at most {RESTORE_RANGE_BYTES_MAX:,} bytes on.", 0, SEGMENT_BYTES_MAX),
+    whole("have", "The VLSN up to which the restoring node has synced entries.", 0, query.VLSN_MAX),
+)
+_OF_BLOCK = _all(
+    *_FROM_TO,
+    whole("term", "The block's term; 0: any, if the block is durable.", 0, query.VLSN_MAX),
+    whole("first", "The block's first VLSN.", 1, query.VLSN_MAX),
+)
+_OF_MESSAGES = _all(
+    *_FROM_TO,
+    words("uuid", "The destination."),
+    whole("since", "The VLSN that set the destination.", 0, query.VLSN_MAX),
+    whole("first", "The first VLSN.", 1, query.VLSN_MAX),
+    whole("last", "The last VLSN.", 1, query.VLSN_MAX),
+)
+_OF_COPY = _all(*_FROM_TO, whole("vlsn", "A VLSN of the block.", 1, query.VLSN_MAX))
+_RANGE, _BLOCK, _MESSAGES, _COPY = known(*_OF_RANGE), known(*_OF_BLOCK), known(*_OF_MESSAGES), known(*_OF_COPY)
+_BYTES = ok(BYTES, "The bytes.", kind=OCTETS, Vlsnlog_Crc32c="The crc32c of the bytes, in hex.")
+CALLS = (
+    Call("members", "POST", _OFFER, "Offer a restore", (), (ok(Offer),), MEMBERS, {JSON: RestoreAsk}),
+    Call("members", "GET", _OFFER, "Send bytes of a segment to a restoring member", _OF_RANGE, (_BYTES,), MEMBERS),
+    Call("members", "GET", "/v1/peer/block", "Send one block", _OF_BLOCK, (_BYTES,), MEMBERS),
+    Call("members", "GET", "/v1/peer/messages", "Send messages of a destination", _OF_MESSAGES, (_BYTES,), MEMBERS),
+    Call("members", "GET", "/v1/peer/copy", "Compare one block", _OF_COPY, (ok(integrity.Copy),), MEMBERS),
+)
 
 
 Give = Callable[[str, int, int, int], Awaitable[bytes]]

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -52,6 +53,47 @@ class Printed(Line, gc=False, forbid_unknown_fields=True):
     time: int | UnsetType = UNSET
     kind: str | UnsetType = UNSET
     txn: int | UnsetType = UNSET
+
+
+LINE_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {name: {"type": "string"} for name in ("value", "value_b64", "key", "key_b64")},
+    "additionalProperties": False,
+    "allOf": [
+        {"oneOf": [{"required": ["value"]}, {"required": ["value_b64"]}]},
+        {"not": {"required": ["key", "key_b64"]}},
+    ],
+}
+"""The JSON schema of one line that is sent."""
+PRINTED_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        **{name: {"type": "integer", "minimum": 1} for name in ("vlsn", "term")},
+        "time": {"type": "integer", "description": "Microseconds since the epoch."},
+        **LINE_SCHEMA["properties"],
+        "kind": {"enum": ["DATA", "TERM", "GROUP", "COMMIT", "ABORT"], "description": "With `kinds=all`."},
+        "txn": {"type": "integer", "description": "The first VLSN of the entry's transaction."},
+    },
+    "required": ["vlsn", "term", "time"],
+    "additionalProperties": False,
+}
+"""The JSON schema of one line that is read."""
+MESSAGE_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "vlsn": {"type": "integer", "minimum": 1},
+        "attempt": {
+            "type": "integer",
+            "minimum": 0,
+            "description": "The number of this delivery; 0 if it is shown only.",
+        },
+        "time": PRINTED_SCHEMA["properties"]["time"],
+        **LINE_SCHEMA["properties"],
+    },
+    "required": ["vlsn", "attempt", "time"],
+    "additionalProperties": False,
+}
+"""The JSON schema of one message of a destination."""
 
 
 class Row(msgspec.Struct, gc=False):

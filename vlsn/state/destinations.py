@@ -42,6 +42,19 @@ FULL_POLICIES: Final = ("page", "drop", "block", "fail")
 PAGE_FULL_POLICIES: Final = ("drop", "fail")
 DEAD_LETTER: Final = "dead_letter"
 """The key of dead letters (reports of messages that no worker could process), unless the settings name another key."""
+RANGES: Final[dict[str, tuple[float, float]]] = {
+    "max_bytes": (0, NUMBER_MAX),
+    "max_messages": (0, NUMBER_MAX),
+    "page_limit_bytes": (0, NUMBER_MAX),
+    "page_limit_messages": (0, NUMBER_MAX),
+    "ack_timeout_s": (0.05, ACK_TIMEOUT_S_MAX),
+    "attempts_max": (1, ATTEMPTS_MAX),
+    "redelivery_delay_s": (0.0, REDELIVERY_DELAY_S_MAX),
+    "redelivery_factor": (1.0, REDELIVERY_FACTOR_MAX),
+    "redelivery_delay_s_max": (0.0, REDELIVERY_DELAY_S_MAX),
+    "max_out": (0, OUT_MAX),
+}
+"""The smallest and the largest value of each setting that is a number."""
 _UUID: Final = re.compile(r"[0-9a-f]{16}\Z", re.ASCII)
 
 
@@ -104,18 +117,7 @@ class DestinationSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
         for name, policies in (("full_policy", FULL_POLICIES), ("page_full_policy", PAGE_FULL_POLICIES)):
             if (given := getattr(self, name)) not in policies:
                 raise BadArgument(f"{name}: {given[:40]!r} is none of {', '.join(policies)}")
-        for name, low, high in (
-            ("max_bytes", 0, NUMBER_MAX),
-            ("max_messages", 0, NUMBER_MAX),
-            ("page_limit_bytes", 0, NUMBER_MAX),
-            ("page_limit_messages", 0, NUMBER_MAX),
-            ("ack_timeout_s", 0.05, ACK_TIMEOUT_S_MAX),
-            ("attempts_max", 1, ATTEMPTS_MAX),
-            ("redelivery_delay_s", 0.0, REDELIVERY_DELAY_S_MAX),
-            ("redelivery_factor", 1.0, REDELIVERY_FACTOR_MAX),
-            ("redelivery_delay_s_max", 0.0, REDELIVERY_DELAY_S_MAX),
-            ("max_out", 0, OUT_MAX),
-        ):
+        for name, (low, high) in RANGES.items():
             if not low <= getattr(self, name) <= high:
                 raise BadArgument(f"{name}: {getattr(self, name)} is not in {low}–{high}")
         if self.full_policy != FULL_POLICIES[0] and not (self.max_bytes or self.max_messages):

@@ -27,7 +27,8 @@ _ITEMS = (
 _DESIGN = {
     Role.OPEN: "GET / · GET /errors/no-master · GET /healthz · GET /readyz · GET /v1/key · POST /v1/session · "
     "DELETE /v1/session",
-    Role.METRICS: "GET /metrics · GET /v1/status · GET /v1/events · GET /v1/group · GET /v1/cdc · GET /v1/cdc/lines",
+    Role.METRICS: "GET /metrics · GET /v1/openapi.json · GET /v1/status · GET /v1/events · GET /v1/group · "
+    "GET /v1/cdc · GET /v1/cdc/lines",
     Role.READ: "GET /v1/entries · GET /v1/entries/5 · GET /v1/tail · GET /v1/spans · GET /v1/segments · "
     "GET /v1/segments/1 · GET /v1/producers/00000000000000ab · GET /v1/consumers · GET /v1/consumers/billing · "
     "GET /v1/sinks · GET /v1/sinks/billing · GET /v1/destinations · GET /v1/destinations/orders",

@@ -13,6 +13,7 @@ import pytest
 from repl.node.gateway import Gateway
 from repl.node.node import Node
 from repl.web.types import BytesBody, Headers, Request, Response
+from tests.reference import declared
 
 OCTETS = {"Content-Type": "application/octet-stream"}
 NDJSON = {"Content-Type": "application/x-ndjson"}
@@ -79,6 +80,9 @@ async def call(
     gateway = node if isinstance(node, Gateway) else Gateway(node.services)
     response = await gateway.handle(request(method, target, headers, body))
     assert isinstance(response, Response)
+    declared.check(
+        method, request(method, target).path, response.status, Headers(response.headers), bytes(response.body)
+    )
     return response
 
 

@@ -1,0 +1,30 @@
+"""A short, repeatable part of ``make fuzz-http``: calls that the OpenAPI document allows and forbids, on real nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.group import Group
+from tests.reference.fuzz import LEFT_OUT, MODES, calls_of, fuzz
+
+pytestmark = pytest.mark.long
+EXAMPLES = 4
+SEED = 29
+
+
+def test_every_call_answers_as_the_document_says(tmp_path: Path) -> None:
+    group = Group(tmp_path)
+    try:
+        group.start()
+        url = group.master
+        called = 0
+        for _, operation in calls_of(url):
+            for mode in MODES:
+                fuzz(url, operation, mode, examples=EXAMPLES, at=SEED)
+            called += 1
+        assert called > 65 > len(LEFT_OUT)
+        assert group.faults() == []
+    finally:
+        group.end()

@@ -1,0 +1,1 @@
+"""The reference of the HTTP surface, held against what nodes answer."""
