@@ -30,7 +30,7 @@ import numpy as np
 
 from repl.api import DestinationChange
 from repl.auth.roles import Role, Route
-from repl.destinations import message_batch
+from repl.destinations import message_batch, message_columns
 from repl.destinations.consume_messages import WORKER_MESSAGE_BYTES_MAX
 from repl.destinations.consume_ws import Consuming
 from repl.destinations.delivered import Delivered
@@ -181,7 +181,7 @@ class DestinationRoutes:
 
     async def _shown(self, request: Request, found: Delivered) -> Response:
         if message_batch.CONTENT_TYPE in request.headers.get("Accept", ""):
-            kind, body = message_batch.CONTENT_TYPE, message_batch.encode(found.columns, found.attempts)
+            kind, body = message_batch.CONTENT_TYPE, message_columns.encode(found.columns, found.attempts)
         else:
             kind = ndjson.CONTENT_TYPE
             body = await self._pieces.run(ndjson.encode_messages(found.columns.entries(), found.attempts))
