@@ -34,6 +34,7 @@ WORKS = {
     "readers": ("readers", "Waiting readers: what they cost a group, and how soon they have what comes."),
     "spark": ("spark", "Spark's reads beside a bare Python source of the same rows."),
     "transactions": ("by_turns", "Transactions of a batch each, and plain batches, by turns."),
+    "without-numpy": ("without_numpy", "A client's reads without NumPy, beside the same reads with it."),
     "turns": ("turns", "Many requests at once: the loop's longest turn, and the longest gap between appends."),
 }
 """The works: the module of each, and what it measures."""

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from importlib import import_module
 from importlib.util import find_spec
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 
 from vlsn.seams import Buffer
 
@@ -56,7 +55,11 @@ class Works(Protocol):
 @cache
 def works() -> Works:
     """Returns ``by_numpy`` if NumPy is installed, or else ``by_python``."""
-    return cast(Works, import_module(f"{__package__}.{'by_numpy' if numpy_is_there() else 'by_python'}"))
+    if not numpy_is_there():
+        return _by_python()
+    from vlsn.format import by_numpy
+
+    return by_numpy
 
 
 def works_for(count: int) -> Works:
@@ -66,7 +69,9 @@ def works_for(count: int) -> Works:
 
 @cache
 def _by_python() -> Works:
-    return cast(Works, import_module(f"{__package__}.by_python"))
+    from vlsn.format import by_python
+
+    return by_python
 
 
 def numpy_is_there() -> bool:

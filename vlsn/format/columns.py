@@ -25,12 +25,12 @@ from enum import IntFlag
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from operator import sub
-from struct import Struct
+from struct import Struct, error
 from typing import NamedTuple
 
 from msgspec import Struct as Record
 
-from vlsn.errors import BadBody
+from vlsn.errors import BadBody, TooLarge
 from vlsn.format.arrays import SMALL_COLUMN as SMALL_COLUMN
 from vlsn.format.arrays import works
 from vlsn.seams import Buffer
@@ -200,11 +200,14 @@ def columns_of(values: Sequence[Buffer], keys: Sequence[Buffer] | None = None) -
 
 
 def offsets_of(pieces: Sequence[Buffer]) -> bytes:
-    """Packs a column of offsets: 0, and then the end of each piece."""
+    """Packs a column of offsets: 0, and then the end of each piece. Raises ``TooLarge`` past 2 GiB."""
     count = len(pieces)
-    if count <= SMALL_COLUMN:
-        return i32(count + 1).pack(0, *accumulate(map(len, pieces)))
-    return array("i", accumulate(map(len, pieces), initial=0)).tobytes()
+    try:
+        if count <= SMALL_COLUMN:
+            return i32(count + 1).pack(0, *accumulate(map(len, pieces)))
+        return array("i", accumulate(map(len, pieces), initial=0)).tobytes()
+    except (error, OverflowError):
+        raise TooLarge(f"{count} entries of 2 GiB or more") from None
 
 
 @lru_cache(maxsize=SMALL_COLUMN + 1)

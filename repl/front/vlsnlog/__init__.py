@@ -131,6 +131,9 @@ def __getattr__(name: str) -> Any:
         try:
             return getattr(import_module(_PLACE + _FROM[name]), name)
         except ModuleNotFoundError as error:
+            if error.name == "numpy":
+                extra = "pip install 'vlsnlog-client[numpy]'"
+                raise ModuleNotFoundError(f"{name} needs NumPy; install it with: {extra}", name="numpy") from None
             if not (error.name or "").startswith("vlsnlog._"):
                 raise
             raise ImportError(f"vlsnlog.{name}: the client has no {name}; install vlsnlog[arrow]") from None
