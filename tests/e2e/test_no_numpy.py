@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 from tests.e2e.group import Group
 
 PROGRAM = """\
@@ -69,7 +67,6 @@ print(sorted(name for name in sys.modules if name.startswith("numpy")), sys.modu
 """
 
 
-@pytest.mark.feature("small client")
 def test_a_client_without_numpy_appends_reads_and_works(group: Group) -> None:
     command = [sys.executable, "-c", PROGRAM, ",".join(group.urls.values())]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from vlsn.errors import BadBody, BadTransaction
-from vlsn.format.transactions import COMMIT, DATA
 from vlsn.format.vlsn_set import VlsnSet
+from vlsn.ids import COMMIT, DATA
 from vlsn.seams import Buffer
 
 

@@ -9,7 +9,7 @@ from itertools import islice, pairwise
 from operator import add, lt, sub
 
 from vlsn.errors import BadBody, BadTransaction
-from vlsn.format.transactions import COMMIT, DATA
+from vlsn.ids import COMMIT, DATA
 from vlsn.seams import Buffer
 
 

@@ -19,7 +19,6 @@ length.
 from __future__ import annotations
 
 import sys
-from array import array
 from collections.abc import Sequence
 from enum import IntFlag
 from functools import lru_cache
@@ -203,10 +202,9 @@ def offsets_of(pieces: Sequence[Buffer]) -> bytes:
     """Packs a column of offsets: 0, and then the end of each piece. Raises ``TooLarge`` past 2 GiB."""
     count = len(pieces)
     try:
-        if count <= SMALL_COLUMN:
-            return i32(count + 1).pack(0, *accumulate(map(len, pieces)))
-        return array("i", accumulate(map(len, pieces), initial=0)).tobytes()
-    except (error, OverflowError):
+        packing = i32(count + 1) if count <= SMALL_COLUMN else Struct(f"<{count + 1}i")
+        return packing.pack(0, *accumulate(map(len, pieces)))
+    except error:
         raise TooLarge(f"{count} entries of 2 GiB or more") from None
 
 

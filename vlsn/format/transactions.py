@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from vlsn.format.arrays import works
 from vlsn.format.columns import SMALL_COLUMN, u64
-
-DATA, COMMIT = 0, 3
-"""The kinds of entries in a transaction, with the same numbers as in ``block.EntryKind``."""
+from vlsn.ids import COMMIT as COMMIT
+from vlsn.ids import DATA as DATA
 
 
 def check_transactions(txns: bytes, kinds: bytes, first_vlsn: int) -> None:
