@@ -17,7 +17,7 @@ from vlsn.format.block import Entry
 from vlsn.format.records import AckNote, CommitEntry
 from vlsn.ids import NUMBER_MAX, Incarnation, NodeName, Term, Vlsn
 from vlsn.levels import LEVELS, Levels
-from vlsn.state.producers import ProducerPlace
+from vlsn.state.producer_place import ProducerPlace
 from vlsn.state.sinks import SinkState
 
 START, END = "start", "end"

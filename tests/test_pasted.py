@@ -15,7 +15,7 @@ import yaml
 
 from tests.pasted import FILES, PAGES, ROOT, RUN, Block, blocks, commands
 
-_PROSE = ("", "sql")
+_PROSE = ("", "sql", "abnf")
 """Layouts, transcripts of nodes, and SQL for databases that are not here: shown, and never run."""
 
 

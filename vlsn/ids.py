@@ -22,6 +22,8 @@ Incarnation = NewType("Incarnation", int)
 """The identity of a node's store: a random u64 that a new, empty store draws. An incarnation is shown as 16 hex
 digits."""
 
+DATA, COMMIT = 0, 3
+"""The kinds of entries in a transaction, with the same numbers as in ``block.EntryKind``."""
 NULL_VLSN = Vlsn(0)
 NULL_LSN = Lsn(0)
 NULL_TERM = Term(0)

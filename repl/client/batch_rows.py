@@ -19,7 +19,8 @@ from typing import Final
 import numpy as np
 
 from vlsn.format.batch import ENTRY_OVERHEAD_BYTES, encode_columns
-from vlsn.format.columns import I64, Columns
+from vlsn.format.block_heads import I64
+from vlsn.format.columns import Columns
 from vlsn.format.submission import TRANSACTION_OVERHEAD_BYTES
 from vlsn.limits import BATCH_ENTRIES_MAX, KIB, MIB, TRANSACTION_BYTES_MAX
 from vlsn.seams import Buffer

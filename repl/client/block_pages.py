@@ -3,30 +3,23 @@
     body     |hdr|offsets| a | bc |  | hdr |offsets| d |      at   0 88 …
     page.rows.vlsns(), .kinds(), .value_cuts() …              an array each, a row an entry
 
-A page is a node's answer to one read request. All blocks of a page are checked at once, as strictly as decoding
-would: both checksums, the header fields, consecutive VLSNs, and ascending offsets. So no offset points outside the
-page, whatever a node sends.
+A page is a node's answer to one read request, checked by ``block_rows``. These pages need NumPy, and nothing else of a
+client does.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING
 
-import numpy as np
-
+from repl.client.endpoints import Endpoints
 from repl.client.page import Page, VlsnPlace
 from repl.client.reader import Reader
 from vlsn.errors import BadBody
-from vlsn.format import block, scan
-from vlsn.format.block import BLOCK_BYTES
-from vlsn.format.block_heads import heads_good
-from vlsn.format.frame import FRAME_BYTES, padded
-from vlsn.format.rows import Rows
+from vlsn.format.arrays import need_numpy
 
-_BODY_BYTES_AT: Final = 52
-_BODY_BYTES: Final = Struct("<I")
+if TYPE_CHECKING:
+    from vlsn.format.rows import Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,49 +31,23 @@ class BlocksPage(Page):
 
 
 class BlockReader(Reader):
-    """A ``Reader`` that yields pages of whole blocks instead of entries."""
+    """A ``Reader`` that yields pages of whole blocks instead of entries. Raises ``ModuleNotFoundError`` without
+    NumPy."""
+
+    def __init__(self, endpoints: Endpoints, *, give_up_s: float) -> None:
+        super().__init__(endpoints, give_up_s=give_up_s)
+        need_numpy("block_pages")
+        from repl.client.block_rows import checked_rows
+
+        self._checked_rows = checked_rows
 
     def _page_with(
         self, body: memoryview, place: VlsnPlace, next_vlsn: int, durable: int, kinds: frozenset[int] | None
     ) -> Page:
-        rows = checked_rows(body)
+        rows = self._checked_rows(body)
         if rows is None:
             return BlocksPage([], next_vlsn, durable)
         first, end = int(rows.headers["first_vlsn"][0]), int(rows.headers["first_vlsn"][-1]) + int(rows.count[-1])
         if next_vlsn != end or (place.vlsn is not None and not first <= place.vlsn < end):
             raise BadBody(f"a page of VLSN {first} to {end - 1} for one from {place.vlsn} to {next_vlsn - 1}")
         return BlocksPage([], next_vlsn, durable, int(rows.headers["term"][-1]), rows)
-
-
-def checked_rows(body: memoryview) -> Rows | None:
-    """Finds and checks the blocks of ``body``, each padded to a multiple of 8 bytes. Returns None if ``body`` is empty.
-    Raises ``BadBody`` or ``WrongVersion``."""
-    starts: list[int] = []
-    at = 0
-    while at < len(body):
-        if len(body) - at < BLOCK_BYTES:
-            raise BadBody(f"{len(body) - at} bytes are no block")
-        starts.append(at)
-        (body_bytes,) = _BODY_BYTES.unpack_from(body, at + _BODY_BYTES_AT)
-        at += padded(BLOCK_BYTES + body_bytes)
-    if at != len(body):
-        raise BadBody(f"the last block ends {at - len(body)} bytes past the page")
-    if not starts:
-        return None
-    places = np.array(starts, np.int64)
-    headers = scan.block_headers(body, FRAME_BYTES, places)
-    bodies = places + BLOCK_BYTES
-    good = (scan.header_crcs(headers) == headers["header_crc"]) & heads_good(headers)
-    good &= scan.piece_crcs(body, bodies, bodies + headers["body_bytes"]) == headers["body_crc"]
-    firsts = headers["first_vlsn"].astype(np.int64)
-    good[1:] &= firsts[1:] == firsts[:-1] + headers["count"][:-1]
-    good[1:] &= headers["term"][1:] >= headers["term"][:-1]
-    if good.all():
-        rows = Rows(body, places, headers)
-        good = rows.rising()
-    if not good.all():
-        bad = int(good.argmin())
-        end = starts[bad] + BLOCK_BYTES + int(headers["body_bytes"][bad])
-        block.decode(body[starts[bad] : end])  # if the block alone is invalid, decoding raises its own error
-        raise BadBody(f"the block of VLSN {firsts[bad]} does not follow on the one before it")
-    return rows

@@ -21,17 +21,20 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
-from typing import Final, cast, overload
+from typing import TYPE_CHECKING, Final, overload
 
 import msgspec
-import numpy as np
 
-from repl.client.destination_stream import ACKS_MAX, DestinationStream
+from repl.client.destination_stream import ACKS_MAX, DestinationStream, Vlsns, column_of, joined
 from repl.client.destinations import AGAIN_S, Destinations
 from repl.destinations.message_batch import Taken
 from vlsn.errors import BadArgument, ChannelClosed, Unreachable, VlsnLogError
-from vlsn.format.vlsn_set import Vlsns
-from vlsn.state.destinations import key_of
+from vlsn.format.arrays import need_numpy
+from vlsn.state.destination_settings import key_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 PREFETCH: Final = 100
 PREFETCH_MAX: Final = 10_000
@@ -90,15 +93,23 @@ class Messages(Sequence[Message]):
         self.uuid = uuid
 
     @property
-    def vlsns(self) -> Vlsns:
-        """The VLSNs of the messages, ascending, as an array."""
+    def vlsns(self) -> npt.NDArray[np.int64]:
+        """The VLSNs of the messages, ascending, as an array. Raises ``ModuleNotFoundError`` without NumPy."""
+        need_numpy("Messages.vlsns")
+        import numpy as np
+
+        return np.frombuffer(self._taken.vlsns, np.int64)
+
+    @property
+    def column(self) -> Vlsns:
+        """The VLSNs of the messages, ascending, as a view."""
         return self._taken.vlsns
 
     def left_at(self, seen: int) -> None:
         """Notes that the worker stops after it has read the first ``seen`` messages. The other messages are returned
         when the worker's connection closes."""
         if self._stream is not None and seen < len(self):
-            self._stream.pass_over(self.vlsns[seen:])
+            self._stream.pass_over(self.column[seen:])
 
     def _messages(self) -> list[Message]:
         if self._made is None:
@@ -250,10 +261,9 @@ class Destination:
         calls."""
         for uuid, vlsns in _by_uuid(messages):
             # later messages first, because the return of a message also recalls the later messages of its key
-            later = np.unique(vlsns)[::-1]
+            later = sorted(set(vlsns), reverse=True)
             for at in range(0, len(later), ACKS_MAX):
-                part = later[at : at + ACKS_MAX].tolist()
-                await self._destinations.nack(self.name, part, reason, uuid, delay_s=delay_s)
+                await self._destinations.nack(self.name, later[at : at + ACKS_MAX], reason, uuid, delay_s=delay_s)
 
     async def flush(self) -> None:
         """Returns once every acknowledgement made so far is durable. If an acknowledgement failed, raises its error
@@ -271,11 +281,9 @@ class Destination:
                 uuid = next(iter(self._gathered))
                 self._calling = gathered = self._gathered.pop(uuid)
                 try:
-                    vlsns = np.unique(np.concatenate(gathered.columns))
+                    vlsns = sorted(set(joined(gathered.columns)))
                     for at in range(0, len(vlsns), ACKS_MAX):
-                        # an array can stand in for a sequence here
-                        some = cast(Sequence[int], vlsns[at : at + ACKS_MAX])
-                        await self._destinations.ack(self.name, some, uuid)
+                        await self._destinations.ack(self.name, vlsns[at : at + ACKS_MAX], uuid)
                 except Exception as error:
                     gathered.told.set_exception(error)
                     gathered.told.exception()  # marks the error as seen, because some callers do not wait
@@ -304,7 +312,7 @@ def _by_uuid(messages: Sequence[Message]) -> Iterator[tuple[str, Vlsns]]:
     """Yields the messages' VLSNs, grouped by the uuid of their destination. A destination that is dropped and created
     again gets a new uuid."""
     if isinstance(messages, Messages):
-        yield messages.uuid, messages.vlsns
+        yield messages.uuid, messages.column
         return
     for uuid in dict.fromkeys(message.uuid for message in messages):
-        yield uuid, np.array([message.vlsn for message in messages if message.uuid == uuid], np.int64)
+        yield uuid, column_of(message.vlsn for message in messages if message.uuid == uuid)

@@ -10,13 +10,12 @@ wait a quarter of an hour for a machine without power.
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
-
-import numpy as np
+from typing import Final, TypeAlias
 
 from repl.destinations import message_batch
 from repl.destinations.consume_messages import (
@@ -35,7 +34,7 @@ from repl.destinations.consume_messages import (
 from repl.destinations.message_batch import Taken
 from repl.web import problem
 from vlsn.errors import BadBody, ChannelClosed, Unreachable, VlsnLogError
-from vlsn.format.vlsn_set import Vlsns, VlsnSet
+from vlsn.format.arrays import works_for
 from vlsn.seams import Channel
 
 SILENT_S: Final = 4 * ALIVE_S
@@ -47,6 +46,8 @@ UNSENT_MAX: Final = 4
 """The most acknowledgements that wait for the socket. At this limit ``ack`` waits, too."""
 LAST_WORD_S: Final = 2.0
 """The most seconds that a closing worker tries to name the messages that it has not processed."""
+Vlsns: TypeAlias = memoryview
+"""A column of VLSNs (i64)."""
 Lost = Callable[[str, Vlsns, asyncio.Future[None]], None]
 
 
@@ -59,9 +60,22 @@ class _Ack:
     count: int = 0
 
     def vlsns(self) -> Vlsns:
-        if len(self.columns) == 1:
-            return self.columns[0]
-        return np.concatenate(self.columns) if self.columns else np.empty(0, np.int64)
+        return joined(self.columns)
+
+
+def column_of(vlsns: Iterable[int]) -> Vlsns:
+    """Makes a column of single VLSNs."""
+    return memoryview(array("q", vlsns))
+
+
+def packed(vlsns: Vlsns) -> bytes:
+    """Packs VLSNs in any order for a message (``vlsn_set``)."""
+    return works_for(len(vlsns)).pack_vlsns(vlsns)
+
+
+def joined(columns: Sequence[Vlsns]) -> Vlsns:
+    """Joins columns, in the same order."""
+    return columns[0] if len(columns) == 1 else memoryview(b"".join(columns)).cast("q")
 
 
 class DestinationStream:
@@ -139,7 +153,7 @@ class DestinationStream:
         elif kind == ACKED:
             if len(rest) % 4:
                 raise BadBody(f"{len(rest)} bytes are no numbers of acknowledgements")
-            for each in np.frombuffer(rest, "<u4").tolist():
+            for each in memoryview(rest).cast("I").tolist():
                 self._settle(each, None)
             return True
         elif kind == FAILED:
@@ -236,7 +250,7 @@ class DestinationStream:
             async with self._sending:
                 if self._open == number:
                     self._open = 0
-                await self._channel.send(head(ACK, number) + VlsnSet.of(ack.vlsns()).pack())
+                await self._channel.send(head(ACK, number) + packed(ack.vlsns()))
         except ChannelClosed as error:
             self._end(Unreachable(f"the connection to the master was lost: {error}"))
         finally:
@@ -257,7 +271,7 @@ class DestinationStream:
                 if self._arrived or self._passed_over:
                     with suppress(ChannelClosed, TimeoutError):
                         async with asyncio.timeout(LAST_WORD_S), self._sending:
-                            await self._channel.send(head(UNREAD) + self._unread().pack())
+                            await self._channel.send(head(UNREAD) + packed(self._unread()))
         finally:
             for task in (self._reading, self._watching, *self._unsent.values()):
                 if task is not None:
@@ -266,9 +280,9 @@ class DestinationStream:
             self._end(Unreachable("the worker has left"))
             await self._channel.close()
 
-    def _unread(self) -> VlsnSet:
+    def _unread(self) -> Vlsns:
         """Returns the VLSNs of the messages that the worker has not processed, including those that have just
         arrived."""
         columns = [*self._passed_over, *(each.vlsns for each in self._arrived)]
         self._arrived.clear()
-        return VlsnSet.of(np.concatenate(columns))
+        return joined(columns)

@@ -22,9 +22,9 @@ from repl.destinations import message_batch
 from repl.web import ndjson
 from repl.web.types import Network
 from vlsn.errors import BadArgument, ChannelClosed, NotMaster, Unreachable
-from vlsn.format.vlsn_set import VlsnSet
+from vlsn.format.arrays import works_for
 from vlsn.limits import MIB
-from vlsn.state.destinations import key_of
+from vlsn.state.destination_settings import key_of
 
 PATH: Final = "/v1/destinations"
 _WHAT: Final = "destination"
@@ -138,11 +138,10 @@ class Destinations:
         """Notes that another node may have become the master."""
         self._calls.left()
 
-    async def ack(self, name: str, vlsns: VlsnSet | Sequence[int], uuid: str = "") -> None:
+    async def ack(self, name: str, vlsns: Sequence[int], uuid: str = "") -> None:
         """Acknowledges messages, durable on return. Raises ``NotFound`` if the destination with that ``uuid`` was
         dropped."""
-        packed = vlsns if isinstance(vlsns, VlsnSet) else VlsnSet.of(vlsns)
-        body = msgspec.json.encode({"set": packed.pack(), "uuid": uuid})
+        body = msgspec.json.encode({"set": works_for(len(vlsns)).pack_vlsns(vlsns), "uuid": uuid})
         await self._calls.call("POST", f"{_path(name)}/ack", body, again=True, answer_s=10.0)
 
     async def nack(

@@ -44,10 +44,10 @@ from vlsn.errors import (
     WrongGroup,
 )
 from vlsn.format.block import EntryKind
-from vlsn.format.feed_messages import Number
+from vlsn.format.json_messages import Number
 from vlsn.format.key_filter import KeyFilter
 from vlsn.ids import NUMBER_MAX
-from vlsn.state.producers import ProducerPlace
+from vlsn.state.producer_place import ProducerPlace
 from vlsn.together import failure_of
 
 T = TypeVar("T")

@@ -158,7 +158,7 @@ class Reads(Generic[V]):
         """Yields pages of whole, checked blocks, for readers by column (``page.rows``). The pages hold the entries
         that ``read`` yields, and the log's own entries. Blocks are not cut, even if ``from_vlsn`` or ``to_vlsn`` is
         inside a block. ``after_term`` works as for ``tail``. ``read_arrow`` makes tables of these pages. Raises the
-        same errors as ``read``, and ``NotInLog``."""
+        same errors as ``read``, ``NotInLog``, and ``ModuleNotFoundError`` without NumPy."""
         self._check_open()
         wanted = freshness_of(consistency, at_least, lag_max_s)
         if after_term is not None and not isinstance(from_vlsn, int):

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
 from contextlib import closing, suppress
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from repl.client.blocking import Blocking, inner_of, waited
 from repl.client.destination import WAIT_S, Destination, Message, Messages
 from repl.client.destinations import Destinations
 from vlsn.errors import LogClosed
-from vlsn.format.vlsn_set import Vlsns
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 class SyncMessage(Blocking[Message]):
@@ -49,8 +52,8 @@ class SyncMessages(Blocking[Messages], Sequence[SyncMessage]):
     __slots__ = ()
 
     @property
-    def vlsns(self) -> Vlsns:
-        """The VLSNs of the messages, ascending, as an array."""
+    def vlsns(self) -> npt.NDArray[np.int64]:
+        """The VLSNs of the messages, ascending, as an array. Raises ``ModuleNotFoundError`` without NumPy."""
         return self._inner.vlsns
 
     def __len__(self) -> int:

@@ -21,7 +21,7 @@ from functools import partial
 
 import numpy as np
 
-from repl.destinations import consume_messages, message_batch
+from repl.destinations import consume_messages, message_columns
 from repl.destinations.consume_messages import (
     ACKED,
     ACKS_UNANSWERED_MAX,
@@ -181,7 +181,7 @@ class Consuming:
                 self._put(head(MESSAGES))
 
     def _confirmed(self, messages: Delivered) -> None:
-        encoded = message_batch.encode(messages.columns, messages.attempts, behind=head(MESSAGES))
+        encoded = message_columns.encode(messages.columns, messages.attempts, behind=head(MESSAGES))
         self._put(encoded, self._answer_sent)
 
     def _answer_sent(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from repl.destinations.limits import PACE_S
-from repl.destinations.message_batch import MessageColumns
+from repl.destinations.message_columns import MessageColumns
 from vlsn.format.block import Entry
 from vlsn.ids import Vlsn
 

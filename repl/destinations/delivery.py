@@ -37,7 +37,7 @@ from repl.destinations.delivered import Dead, Delivered, DeliveryCounts, Pace, S
 from repl.destinations.gauges import WINDOWS, Incoming, Oldest
 from repl.destinations.handed import Holder
 from repl.destinations.limits import BLOCKED, BLOCKED_MAX, BLOCKED_S, LOOK_S
-from repl.destinations.message_batch import MessageColumns
+from repl.destinations.message_columns import MessageColumns
 from repl.destinations.messages_out import Found, MessagesOut
 from repl.destinations.notes import Notes
 from repl.destinations.out_table import Removed

@@ -30,7 +30,7 @@ import numpy as np
 
 from repl.api import DestinationChange
 from repl.auth.roles import Role, Route
-from repl.destinations import message_batch
+from repl.destinations import message_batch, message_columns
 from repl.destinations.consume_messages import (
     ACKS_UNANSWERED_MAX,
     ALIVE_S,
@@ -88,7 +88,7 @@ from vlsn.format.records import JSON_FAULTS
 from vlsn.format.vlsn_set import Vlsns, VlsnSet
 from vlsn.limits import KIB
 from vlsn.seams import Channel
-from vlsn.state.destinations import FULL_POLICIES, PAGE_FULL_POLICIES, RANGES
+from vlsn.state.destination_settings import FULL_POLICIES, PAGE_FULL_POLICIES, RANGES
 
 PATH = "/v1/destinations"
 ORDERS = ("pause", "resume", "move", "retry-dead", "delete-dead")
@@ -380,7 +380,7 @@ class DestinationRoutes:
 
     async def _shown(self, request: Request, found: Delivered) -> Response:
         if message_batch.CONTENT_TYPE in request.headers.get("Accept", ""):
-            kind, body = message_batch.CONTENT_TYPE, message_batch.encode(found.columns, found.attempts)
+            kind, body = message_batch.CONTENT_TYPE, message_columns.encode(found.columns, found.attempts)
         else:
             kind = ndjson.CONTENT_TYPE
             body = await self._pieces.run(ndjson.encode_messages(found.columns.entries(), found.attempts))

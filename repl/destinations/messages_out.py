@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 
 from repl.destinations.limits import TRIES_MAX
-from repl.destinations.message_batch import MessageColumns
+from repl.destinations.message_columns import MessageColumns
 from repl.destinations.out_table import NOBODY, OutTable, Removed
 from repl.destinations.window import Hashes
 from vlsn.format.rows import I64

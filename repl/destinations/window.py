@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from repl.destinations.delivered import Source
 from repl.destinations.limits import WINDOW_BYTES, WINDOWS_KEPT
-from repl.destinations.message_batch import MessageColumns
+from repl.destinations.message_columns import MessageColumns
 from vlsn.errors import Damaged, Trimmed
 from vlsn.format.columns import KEYS
 from vlsn.format.messages import MessageFilter

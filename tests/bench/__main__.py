@@ -36,6 +36,7 @@ WORKS = {
     "spark": ("spark", "Spark's reads beside a bare Python source of the same rows."),
     "start": ("start", "From a command's start to its first acknowledged append: one node, and clusters."),
     "transactions": ("by_turns", "Transactions of a batch each, and plain batches, by turns."),
+    "without-numpy": ("without_numpy", "A client's reads without NumPy, beside the same reads with it."),
     "turns": ("turns", "Many requests at once: the loop's longest turn, and the longest gap between appends."),
 }
 """The works: the module of each, and what it measures."""

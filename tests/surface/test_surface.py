@@ -15,6 +15,8 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+import numpy as np
+import numpy.typing
 import pyarrow as pa
 import pytest
 
@@ -39,7 +41,7 @@ INSIDE: dict[str, set[str] | None] = {
     "Endpoints": {"called_durable", "close", "look", "readable", "request"},
     "GroupDurability": {"exceeds", "levels", "lower"},
     "LogOptions": {"retention"},
-    "Messages": {"left_at"},
+    "Messages": {"column", "left_at"},
     "Positions": {"group"},
     "Rows": None,
     "TlsFiles": {"of_environment", "stamp"},
@@ -52,6 +54,8 @@ INSIDE: dict[str, set[str] | None] = {
     "Status": None,
 }
 """Public names of public types that other parts of vlsnlog call, and no program does; None: all of them."""
+NUMPY = {"np": np, "npt": np.typing}
+"""Names that modules of the client import for type checkers alone."""
 SEAMS = {"Keeper", "Network", "OfAnotherLoop"}
 """Types of arguments that are a client, or a simulated network; and what only clients give one another."""
 
@@ -145,7 +149,12 @@ def test_every_type_that_a_program_may_annotate_has_a_public_name(package: Any, 
         asked = [each] if isinstance(each, FunctionType) else []
         if isinstance(each, type) and not issubclass(each, VlsnLogError):
             asked = [call for found in programs(each).values() for call in found]
-        named = {kind for call in asked for hint in typing.get_type_hints(call).values() for kind in types_in(hint)}
+        named = {
+            kind
+            for call in asked
+            for hint in typing.get_type_hints(call, localns=NUMPY).values()
+            for kind in types_in(hint)
+        }
         hidden |= {
             f"{each.__name__} names {kind.__name__}"
             for kind in named

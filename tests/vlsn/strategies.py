@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from vlsn.format import block, submission
 from vlsn.format.batch import BATCH, Batch, decode, encode
 from vlsn.format.block import BLOCK, EntryKind
+from vlsn.format.block_heads import BLOCK_DTYPE
 from vlsn.format.checksum import crc
 from vlsn.format.columns import Columns, columns_of, cut, producer_bytes
 from vlsn.format.producer_columns import SEQUENCE_MAX
@@ -147,7 +148,7 @@ def rebuilt(data: bytes) -> bytes:
 
 def with_block_header(data: bytes, **fields: int) -> bytes:
     """Returns the block with these fields of its header changed and every checksum right again."""
-    return _with_header(data, BLOCK.size, block.BLOCK_DTYPE.names or (), BLOCK.unpack, BLOCK.pack, fields)
+    return _with_header(data, BLOCK.size, BLOCK_DTYPE.names or (), BLOCK.unpack, BLOCK.pack, fields)
 
 
 _BATCH_FIELDS = (

@@ -21,11 +21,11 @@ from enum import IntEnum
 from struct import Struct
 from typing import Any
 
-import numpy as np
 from msgspec import Struct as Record
 
 from vlsn.errors import BadBody
 from vlsn.format import producer_columns
+from vlsn.format.arrays import works
 from vlsn.format.checksum import crc
 from vlsn.format.codec import decode_json, decode_text
 from vlsn.format.columns import (
@@ -39,7 +39,6 @@ from vlsn.format.columns import (
     check_columns,
     check_zero,
     cut,
-    fitting,
     layout,
 )
 from vlsn.format.columns import BlockFlag as BlockFlag
@@ -54,30 +53,11 @@ from vlsn.seams import Buffer
 
 BLOCK = Struct("<BBBBIQQQQIIIIII")
 BLOCK_BYTES = BODY_AT
-BLOCK_DTYPE = np.dtype(
-    [
-        ("version", "u1"),
-        ("flags", "u1"),
-        ("kind", "u1"),
-        ("zero", "u1"),
-        ("count", "<u4"),
-        ("term", "<u8"),
-        ("first_vlsn", "<u8"),
-        ("dtvlsn", "<u8"),
-        ("clock_us", "<u8"),
-        ("submissions", "<u4"),
-        ("key_bytes", "<u4"),
-        ("value_bytes", "<u4"),
-        ("body_bytes", "<u4"),
-        ("body_crc", "<u4"),
-        ("header_crc", "<u4"),
-    ]
-)
 VERSION = 1
 FLAGS_AT = 1
 KIND_COLUMN = 255
 
-assert BLOCK.size == BLOCK_DTYPE.itemsize == BLOCK_BYTES
+assert BLOCK.size == BLOCK_BYTES
 
 
 class EntryKind(IntEnum):
@@ -294,7 +274,8 @@ def take(
     lay = header.layout
     count, size = header.count, header.key_bytes + header.value_bytes
     if skip or count > limit or (count > 1 and size > bytes_max):
-        count, size = fitting(block, lay, skip, min(limit, count - skip), bytes_max)
+        columns = [at for at in (lay.value_offsets, lay.key_offsets) if at >= 0]
+        count, size = works().fitting(block, columns, skip, min(limit, count - skip), bytes_max)
     return _entries(block, header, lay, skip, count, kinds), Vlsn(from_vlsn + count), size
 
 
@@ -314,13 +295,17 @@ def _entries(
     if lay.keys >= 0:
         keys = [key or None for key in cut(block, lay.key_offsets, lay.keys, count, skip)]
     kind_of = block[lay.kinds + skip : lay.kinds + skip + count] if lay.kinds >= 0 else bytes([header.kind]) * count
-    txns = np.frombuffer(block, "<u8", count, lay.txns + 8 * skip).tolist() if lay.txns >= 0 else [0] * count
+    txns = _u64s(block, lay.txns + 8 * skip, count) if lay.txns >= 0 else [0] * count
     rows = zip(range(first, first + count), kind_of, txns, keys, values, strict=True)
     return [
         Entry(Vlsn(vlsn), term, time, kind, txn, key, value)
         for vlsn, kind, txn, key, value in rows
         if kinds is None or kind in kinds
     ]
+
+
+def _u64s(block: Buffer, at: int, count: int) -> list[int]:
+    return memoryview(block)[at : at + 8 * count].cast("Q").tolist()
 
 
 def entry(block: Buffer, header: BlockHeader, vlsn: Vlsn) -> Entry:

@@ -17,7 +17,6 @@ from crc32c import crc32c
 from vlsn.errors import BadBody
 from vlsn.format.block import (
     BLOCK_BYTES,
-    BLOCK_DTYPE,
     BlockHeader,
     EntryKind,
     check_contents,
@@ -26,7 +25,7 @@ from vlsn.format.block import (
     decode_header,
     producers,
 )
-from vlsn.format.block_heads import heads_good
+from vlsn.format.block_heads import BLOCK_DTYPE, heads_good
 from vlsn.format.columns import PRODUCERS
 from vlsn.format.own_entries import OwnEntries, own_entries
 from vlsn.format.producer_columns import Produced

@@ -12,32 +12,30 @@ columns are zeros, and there are none after the last column.
 
 Offsets rise from 0 to the length of their column, as in Arrow. For example, three entries ``a``, ``bc``, ``""`` have
 offsets 0 1 3 3 at 64 and values at 80, and the body ends at 83. Columns of up to 64 entries are handled with a cached
-``Struct``. Longer columns are handled with NumPy, where every call costs 1–3 µs, whatever the length.
+``Struct``. Longer columns are checked with NumPy, if it is there (``arrays``): every call costs 1–3 µs, whatever the
+length.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntFlag
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from operator import sub
-from struct import Struct
+from struct import Struct, error
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 from msgspec import Struct as Record
 
-from vlsn.errors import BadBody
+from vlsn.errors import BadBody, TooLarge
+from vlsn.format.arrays import SMALL_COLUMN as SMALL_COLUMN
+from vlsn.format.arrays import works
 from vlsn.seams import Buffer
 
 BODY_AT = 64
 """The offset of the body in a block. A batch's body starts at another multiple of 8, but has the same bytes."""
-SMALL_COLUMN = 64
-I64 = npt.NDArray[np.int64]
 
 assert sys.byteorder == "little", "columns are built as the machine's own integers"
 
@@ -118,44 +116,6 @@ def layout(flags: int, count: int, key_bytes: int, value_bytes: int, submissions
     return Layout(kinds, txns, producers, key_offsets, value_offsets, keys, at, at + value_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class Layouts:
-    """The ``Layout`` of many blocks, as columns. Places are counted from the start of each block. An absent column has
-    no bytes."""
-
-    kinds: I64
-    txns: I64
-    producers: I64
-    key_offsets: I64
-    value_offsets: I64
-    keys: I64
-    values: I64
-    end: I64
-
-
-def layouts(headers: npt.NDArray[np.void]) -> Layouts:
-    """Computes the places of the columns of many blocks from their headers (``BLOCK_DTYPE``), by arithmetic alone."""
-    flags, count = headers["flags"], headers["count"].astype(np.int64)
-    at = np.full(len(headers), BODY_AT, np.int64)
-    if not flags.any():
-        values = at + _aligned(4 * count + 4)
-        return Layouts(at, at, at, at, at, values, values, values + headers["value_bytes"])
-    has_kinds, has_txns, has_producers, has_keys = (
-        (flags & np.uint8(flag) != 0).astype(np.int64) for flag in (KINDS, TXNS, PRODUCERS, KEYS)
-    )
-    txns = _aligned(at + count * has_kinds)
-    producers = txns + 8 * count * has_txns
-    key_offsets = _aligned(producers + 20 * headers["submissions"].astype(np.int64) * has_producers)
-    value_offsets = _aligned(key_offsets + 4 * (count + 1) * has_keys)
-    keys = _aligned(value_offsets + 4 * (count + 1))
-    values = _aligned(keys + headers["key_bytes"].astype(np.int64) * has_keys)
-    return Layouts(at, txns, producers, key_offsets, value_offsets, keys, values, values + headers["value_bytes"])
-
-
-def _aligned(at: I64) -> I64:
-    return at + 7 & ~7
-
-
 def check_columns(buf: Buffer, lay: Layout, count: int, key_bytes: int, value_bytes: int) -> tuple[int, int]:
     """Checks that the offsets rise from 0 to the length, and that the padding is zero. Returns the lengths of the
     longest key and of the longest value, for a comparison with the limits on a client's batch. Raises ``BadBody``."""
@@ -183,12 +143,7 @@ def _check_offsets(buf: Buffer, at: int, count: int, length: int) -> int:
         if few[0] or few[-1] != length or min(lengths) < 0:
             raise BadBody("offsets do not rise from 0 to the length")
         return max(lengths)
-    many = np.frombuffer(buf, "<i4", count + 1, at)
-    starts, ends = many[:-1], many[1:]
-    # The offsets are compared, not subtracted: a difference of two i32 may wrap round to a length that looks right.
-    if many[0] or many[-1] != length or np.count_nonzero(ends < starts):
-        raise BadBody("offsets do not rise from 0 to the length")
-    return int((ends - starts).max())
+    return works().check_offsets(buf, at, count, length)
 
 
 def check_zero(buf: Buffer, start: int, end: int) -> None:
@@ -203,28 +158,13 @@ def cut(buf: Buffer, offsets_at: int, data_at: int, count: int, skip: int = 0) -
     if count <= SMALL_COLUMN:
         offsets = i32(count + 1).unpack_from(buf, offsets_at + 4 * skip)
     else:
-        offsets = np.frombuffer(buf, "<i4", count + 1, offsets_at + 4 * skip).tolist()
+        at = offsets_at + 4 * skip
+        offsets = memoryview(buf)[at : at + 4 * count + 4].cast("i").tolist()
     base = offsets[0]
     data = bytes(memoryview(buf)[data_at + base : data_at + offsets[-1]])
     if base:
         return [data[start - base : end - base] for start, end in pairwise(offsets)]
     return [data[start:end] for start, end in pairwise(offsets)]
-
-
-def fitting(buf: Buffer, lay: Layout, skip: int, count: int, bytes_max: int) -> tuple[int, int]:
-    """Returns how many consecutive entries after the first ``skip`` entries have at most ``bytes_max`` bytes of keys
-    and values together, and the number of their bytes. The number of entries is from 1 to ``count``."""
-    ends = _ends(buf, lay.value_offsets, skip, count)
-    if lay.key_offsets >= 0:
-        ends = ends + _ends(buf, lay.key_offsets, skip, count)
-    fits = max(int(np.searchsorted(ends, bytes_max, side="right")), 1)
-    return fits, int(ends[fits - 1])
-
-
-def _ends(buf: Buffer, offsets_at: int, skip: int, count: int) -> npt.NDArray[np.int64]:
-    offsets: npt.NDArray[np.int64] = np.frombuffer(buf, "<i4", count + 1, offsets_at + 4 * skip).astype(np.int64)
-    ends: npt.NDArray[np.int64] = offsets[1:] - offsets[0]
-    return ends
 
 
 def body_parts(columns: Columns, kinds: bytes = b"") -> list[Buffer]:
@@ -259,13 +199,13 @@ def columns_of(values: Sequence[Buffer], keys: Sequence[Buffer] | None = None) -
 
 
 def offsets_of(pieces: Sequence[Buffer]) -> bytes:
-    """Packs a column of offsets: 0, and then the end of each piece."""
+    """Packs a column of offsets: 0, and then the end of each piece. Raises ``TooLarge`` past 2 GiB."""
     count = len(pieces)
-    if count <= SMALL_COLUMN:
-        return i32(count + 1).pack(0, *accumulate(map(len, pieces)))
-    column = np.zeros(count + 1, "<i4")
-    np.cumsum(np.fromiter(map(len, pieces), "<i4", count), out=column[1:])
-    return column.tobytes()
+    try:
+        packing = i32(count + 1) if count <= SMALL_COLUMN else Struct(f"<{count + 1}i")
+        return packing.pack(0, *accumulate(map(len, pieces)))
+    except error:
+        raise TooLarge(f"{count} entries of 2 GiB or more") from None
 
 
 @lru_cache(maxsize=SMALL_COLUMN + 1)

@@ -40,11 +40,10 @@ import msgspec
 from msgspec import Meta
 
 from vlsn.errors import BadBody, IntegrityFault, VlsnLogError
-from vlsn.format.block import (
-    BLOCK_BYTES,
-    BLOCK_DTYPE,
-)
+from vlsn.format.block import BLOCK_BYTES
+from vlsn.format.block_heads import BLOCK_DTYPE
 from vlsn.format.block_run import BlockRun, run_of
+from vlsn.format.json_messages import Number as Number
 from vlsn.format.records import JSON_FAULTS
 from vlsn.ids import NUMBER_MAX, U32_MAX
 from vlsn.limits import BODY_BYTES_MAX, MIB
@@ -56,8 +55,6 @@ FEED_BYTES = MIB
 BLOCKS_MAX = 65_536
 TERM_RUNS_MAX = 1_000_000
 STORED_TERM_MAX = NUMBER_MAX - 1
-Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
-"""A VLSN or a term in a message from another node."""
 StoredTerm = Annotated[int, Meta(ge=0, le=STORED_TERM_MAX)]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,32}\Z")]
 Hex = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")]

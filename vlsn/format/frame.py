@@ -20,7 +20,6 @@ from __future__ import annotations
 from enum import IntEnum
 from struct import Struct
 
-import numpy as np
 from msgspec import Struct as Record
 
 from vlsn.format.checksum import crc
@@ -28,18 +27,6 @@ from vlsn.seams import Buffer
 
 FRAME = Struct("<HBBIIIII")
 FRAME_BYTES = 24
-FRAME_DTYPE = np.dtype(
-    [
-        ("magic", "<u2"),
-        ("kind", "u1"),
-        ("flag", "u1"),
-        ("length", "<u4"),
-        ("prev", "<u4"),
-        ("synced", "<u4"),
-        ("salt", "<u4"),
-        ("crc", "<u4"),
-    ]
-)
 MAGIC = 0x564C
 OVERMARKED = 0xA5
 FLAG_AT = 3
@@ -48,7 +35,7 @@ FLAG_AT = 3
 # The fields of a frame's header that its crc covers, in order: all except flag and crc.
 _COVERED = Struct("<HBIIII")
 
-assert FRAME.size == FRAME_DTYPE.itemsize == FRAME_BYTES
+assert FRAME.size == FRAME_BYTES
 assert _COVERED.size == FRAME_BYTES - 5
 
 

@@ -3,13 +3,16 @@ where."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
 from vlsn.errors import BadBody
 from vlsn.format.records import JSON_FAULTS
+from vlsn.ids import NUMBER_MAX
 
+Number = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
+"""A VLSN or a term in a message from another node."""
 T = TypeVar("T")
 
 

@@ -3,23 +3,19 @@
     keys    | order-1 | order-22 |  | orders |      KeyFilter(b"order-", prefix=True)  →  1 1 0 0
                                                     KeyFilter(b"")                     →  0 0 1 0: entries without a key
 
-For most entries the length of the key decides. If the length does not decide, the bytes of keys are compared in steps.
-Each step includes only the entries whose keys were equal so far.
+``Rows`` finds the wanted entries of many blocks with NumPy. A client has only the filter's arguments.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from vlsn.errors import BadArgument
-from vlsn.format.columns import KEYS
-from vlsn.format.rows import I64, Mask, Rows
 from vlsn.limits import KEY_BYTES_MAX
-from vlsn.seams import Buffer
 
-_STRIDE_BYTES = 32
+if TYPE_CHECKING:
+    from vlsn.format.rows import Mask, Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,26 +46,4 @@ class KeyFilter:
 
     def mask(self, rows: Rows) -> Mask:
         """Marks the wanted entries."""
-        wanted = self.key
-        if not rows.has(KEYS).any():
-            return np.full(rows.rows, not wanted)
-        starts, ends = rows.key_cuts()
-        mask = begin_with(rows.buf, starts, ends - starts, wanted)
-        return mask if self.prefix else mask & (ends - starts == len(wanted))
-
-
-def begin_with(buf: Buffer, starts: I64, sizes: I64, wanted: bytes) -> Mask:
-    """Marks the pieces of ``buf``, from each of ``starts`` with the size in ``sizes``, that begin with ``wanted``."""
-    mask: Mask = sizes >= len(wanted)
-    left = np.flatnonzero(mask)
-    for low in range(0, len(wanted), _STRIDE_BYTES):
-        if not len(left):
-            break
-        part = np.frombuffer(wanted, np.uint8, min(_STRIDE_BYTES, len(wanted) - low), low)
-        width = len(part)
-        every = np.ndarray(len(buf) - width + 1, f"V{width}", buf, strides=(1,))
-        found = every[starts[left] + low].view(np.uint8).reshape(-1, width)
-        left = left[(found == part).all(axis=1)]
-    mask[:] = False
-    mask[left] = True
-    return mask
+        return rows.with_key(self.key, prefix=self.prefix)

@@ -19,8 +19,8 @@ import numpy as np
 from vlsn.format.batch import Batch
 from vlsn.format.block import EntryKind
 from vlsn.format.columns import BODY_AT
-from vlsn.format.key_filter import KeyFilter, begin_with
-from vlsn.format.rows import I64, EntryRows, Mask
+from vlsn.format.key_filter import KeyFilter
+from vlsn.format.rows import I64, EntryRows, Mask, begin_with
 from vlsn.format.submission import Values
 
 _DATA = int(EntryKind.DATA)

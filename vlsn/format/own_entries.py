@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from vlsn.errors import BadBody
 from vlsn.format.block import BlockHeader, Entry, EntryKind, entry
-from vlsn.format.columns import I64, SMALL_COLUMN, Layout, i32
+from vlsn.format.block_heads import I64
+from vlsn.format.columns import SMALL_COLUMN, Layout, i32
 from vlsn.format.records import TermEntry
 from vlsn.ids import NULL_VLSN, Vlsn
 from vlsn.seams import Buffer

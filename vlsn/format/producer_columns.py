@@ -12,17 +12,15 @@ and add up to the block's count. A producer's sequences begin at 0 and rise by o
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate, repeat
 from struct import Struct
 from typing import TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
 from vlsn.errors import BadBody
-from vlsn.format.columns import SMALL_COLUMN, check_zero, layouts, producer_bytes
+from vlsn.format.columns import SMALL_COLUMN, check_zero, producer_bytes
 from vlsn.ids import NUMBER_MAX
 from vlsn.seams import Buffer
 
@@ -50,8 +48,7 @@ def columns(producers: Sequence[int], sequences: Sequence[int], counts: Sequence
         return _ONE.pack(producers[0], sequences[0], counts[0], 0)
     if submissions <= SMALL_COLUMN:
         return _small(submissions).pack(*producers, *sequences, *counts)
-    parts = (np.array(producers, "<u8"), np.array(sequences, "<u8"), np.array(counts, "<u4"))
-    return b"".join(part.tobytes() for part in parts) + bytes(-4 * submissions & 7)
+    return b"".join((array("Q", producers), array("Q", sequences), array("I", counts), bytes(-4 * submissions & 7)))
 
 
 def one(buf: Buffer, at: int, count: int, sequence_max: int = HANDLE_SEQUENCE) -> tuple[int, int]:
@@ -91,33 +88,14 @@ def produced(buf: Buffer, at: int, submissions: int, first_vlsn: int, term: int)
     return [row for row in zip(producers, sequences, firsts, lasts, repeat(term), strict=False) if row[0]]
 
 
-def produced_of(buf: bytes, at: npt.NDArray[np.int64], headers: npt.NDArray[np.void]) -> list[Produced]:
-    """Lists the submissions of many blocks, all with producers, by column. The producer columns are at the places
-    ``at`` of ``buf`` (multiples of 8, ascending), and ``headers`` are the blocks' headers (``BLOCK_DTYPE``)."""
-    submissions = headers["submissions"].astype(np.int64)
-    begins = np.cumsum(submissions) - submissions
-    number = np.arange(int(submissions.sum())) - np.repeat(begins, submissions)
-    columns_at = at + layouts(headers).producers
-    longs = np.frombuffer(buf, "<u8", len(buf) // 8)
-    producers = longs[np.repeat(columns_at >> 3, submissions) + number]
-    sequences = longs[np.repeat((columns_at >> 3) + submissions, submissions) + number]
-    ints = np.frombuffer(buf, "<u4", len(buf) // 4)
-    counts = ints[np.repeat((columns_at + 16 * submissions) >> 2, submissions) + number].astype(np.int64)
-    before = np.cumsum(counts) - counts
-    firsts = before + np.repeat(headers["first_vlsn"].astype(np.int64) - before[begins], submissions)
-    terms = np.repeat(headers["term"], submissions)
-    named = producers != 0
-    rows = (column[named].tolist() for column in (producers, sequences, firsts, firsts + counts - 1, terms))
-    return list(zip(*rows, strict=True))
-
-
 def _read(buf: Buffer, at: int, submissions: int) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
     if submissions <= SMALL_COLUMN:
         words: tuple[int, ...] = _small(submissions).unpack_from(buf, at)
         return words[:submissions], words[submissions : 2 * submissions], words[2 * submissions :]
-    names: npt.NDArray[np.uint64] = np.frombuffer(buf, "<u8", 2 * submissions, at)
-    counts: npt.NDArray[np.uint32] = np.frombuffer(buf, "<u4", submissions, at + 16 * submissions)
-    return names[:submissions].tolist(), names[submissions:].tolist(), counts.tolist()
+    view, counts_at = memoryview(buf), at + 16 * submissions
+    names: list[int] = view[at:counts_at].cast("Q").tolist()
+    counts: list[int] = view[counts_at : counts_at + 4 * submissions].cast("I").tolist()
+    return names[:submissions], names[submissions:], counts
 
 
 @lru_cache(maxsize=SMALL_COLUMN + 1)

@@ -19,13 +19,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vlsn.format.block import BLOCK_BYTES, BLOCK_DTYPE, BlockFlag, Entry, EntryKind
-from vlsn.format.columns import KEYS, KINDS, TXNS, layouts
+from vlsn.format.block import BLOCK_BYTES, BlockFlag, Entry, EntryKind
+from vlsn.format.block_heads import BLOCK_DTYPE, layouts
+from vlsn.format.block_heads import I64 as I64
+from vlsn.format.columns import KEYS, KINDS, TXNS
 from vlsn.format.frame import padded
 from vlsn.seams import Buffer
 
-I64 = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+_STRIDE_BYTES = 32
 
 assert (BlockFlag.KINDS, BlockFlag.TXNS, BlockFlag.KEYS) == (KINDS, TXNS, KEYS)
 
@@ -84,6 +86,16 @@ class Rows:
         """Returns the start and the end of each key in ``buf``. Entries of blocks without keys get an empty key at the
         start of the block."""
         return self._cuts(self.layouts.key_offsets, self.layouts.keys, self.has(KEYS))
+
+    def with_key(self, wanted: bytes, *, prefix: bool) -> Mask:
+        """Marks the entries with the key ``wanted``, or with ``prefix`` those whose keys begin with it. For most
+        entries the length of the key decides. If not, the bytes of keys are compared in steps. Each step includes only
+        the entries whose keys were equal so far."""
+        if not self.has(KEYS).any():
+            return np.full(self.rows, not wanted)
+        starts, ends = self.key_cuts()
+        mask = begin_with(self.buf, starts, ends - starts, wanted)
+        return mask if prefix else mask & (ends - starts == len(wanted))
 
     def body(self, flag: int, columns: I64, dtype: str, absent: I64) -> I64:
         """Reads a column of the blocks that have ``flag``. For entries of other blocks, the value is taken from
@@ -218,6 +230,23 @@ class EntryRows(Rows):
             return repeat(int(column[0]))
         values: list[int] = column[chosen].tolist()
         return values
+
+
+def begin_with(buf: Buffer, starts: I64, sizes: I64, wanted: bytes) -> Mask:
+    """Marks the pieces of ``buf``, from each of ``starts`` with the size in ``sizes``, that begin with ``wanted``."""
+    mask: Mask = sizes >= len(wanted)
+    left = np.flatnonzero(mask)
+    for low in range(0, len(wanted), _STRIDE_BYTES):
+        if not len(left):
+            break
+        part = np.frombuffer(wanted, np.uint8, min(_STRIDE_BYTES, len(wanted) - low), low)
+        width = len(part)
+        every = np.ndarray(len(buf) - width + 1, f"V{width}", buf, strides=(1,))
+        found = every[starts[left] + low].view(np.uint8).reshape(-1, width)
+        left = left[(found == part).all(axis=1)]
+    mask[:] = False
+    mask[left] = True
+    return mask
 
 
 _DATA_ONLY = frozenset({int(EntryKind.DATA)})

@@ -25,11 +25,11 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from vlsn.format.block import BLOCK_BYTES, BLOCK_DTYPE, VERSION
+from vlsn.format.block import BLOCK_BYTES, VERSION
+from vlsn.format.block_heads import BLOCK_DTYPE
 from vlsn.format.frame import (
     FLAG_AT,
     FRAME_BYTES,
-    FRAME_DTYPE,
     MAGIC,
     OVERMARKED,
     FrameKind,
@@ -44,6 +44,18 @@ from vlsn.levels import named, unread
 from vlsn.limits import KIB, MIB
 from vlsn.seams import Buffer
 
+FRAME_DTYPE = np.dtype(
+    [
+        ("magic", "<u2"),
+        ("kind", "u1"),
+        ("flag", "u1"),
+        ("length", "<u4"),
+        ("prev", "<u4"),
+        ("synced", "<u4"),
+        ("salt", "<u4"),
+        ("crc", "<u4"),
+    ]
+)
 Offsets = npt.NDArray[np.int64]
 Headers = npt.NDArray[np.void]
 

@@ -11,21 +11,17 @@ cleanings and the end of a read are always between two blocks, so they never spl
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
-from vlsn.errors import BadTransaction
+from vlsn.format.arrays import works
 from vlsn.format.columns import SMALL_COLUMN, u64
-
-DATA, COMMIT = 0, 3
-"""The kinds of entries in a transaction, with the same numbers as in ``block.EntryKind``."""
+from vlsn.ids import COMMIT as COMMIT
+from vlsn.ids import DATA as DATA
 
 
 def check_transactions(txns: bytes, kinds: bytes, first_vlsn: int) -> None:
     """Checks that each transaction of a block is complete in the block: its id, its DATA entries, and one COMMIT at its
     end. ``txns`` has a u64 for each entry, and ``kinds`` a byte. Raises ``BadTransaction`` if one is incomplete."""
     if txns != _all_whole(kinds, first_vlsn):  # in most blocks with transactions, every row belongs to one
-        _check_rows(np.frombuffer(txns, "<u8"), np.frombuffer(kinds, np.uint8), first_vlsn)
+        works().check_transactions(txns, kinds, first_vlsn)
 
 
 def _all_whole(kinds: bytes, first_vlsn: int) -> bytes:
@@ -33,12 +29,7 @@ def _all_whole(kinds: bytes, first_vlsn: int) -> bytes:
     Returns b"" if the kinds cannot be those of complete transactions only."""
     if len(kinds) <= SMALL_COLUMN:
         return _few_whole(kinds, first_vlsn)
-    ends = np.frombuffer(kinds, np.uint8).nonzero()[0] + 1
-    if kinds[-1] != COMMIT or kinds.count(COMMIT) != len(ends):
-        return b""
-    counts = ends.copy()
-    counts[1:] -= ends[:-1]
-    return (ends - counts + first_vlsn).repeat(counts).tobytes()
+    return works().whole_transactions(kinds, first_vlsn)
 
 
 def _few_whole(kinds: bytes, first_vlsn: int) -> bytes:
@@ -49,15 +40,3 @@ def _few_whole(kinds: bytes, first_vlsn: int) -> bytes:
         begin = len(ids)
         ids += [first_vlsn + begin] * (kinds.index(COMMIT, begin) + 1 - begin)
     return u64(len(ids)).pack(*ids)
-
-
-def _check_rows(txns: npt.NDArray[np.uint64], kinds: npt.NDArray[np.uint8], first_vlsn: int) -> None:
-    vlsns = np.arange(first_vlsn, first_vlsn + len(txns), dtype=np.uint64)
-    changes = txns[1:] != txns[:-1]
-    begins = np.concatenate(([True], changes))
-    ends = np.concatenate((changes, [True]))
-    inside = txns != 0
-    if (inside & begins & (txns != vlsns)).any():
-        raise BadTransaction("a transaction that does not begin with its own VLSN")
-    if (inside & (kinds != np.where(ends, COMMIT, DATA))).any():
-        raise BadTransaction("a transaction that is not DATA with one COMMIT at its end")

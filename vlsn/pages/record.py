@@ -29,7 +29,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vlsn.errors import BadBody
-from vlsn.format.block import BLOCK_BYTES, BLOCK_DTYPE, Entry, EntryKind
+from vlsn.format.block import BLOCK_BYTES, Entry, EntryKind
+from vlsn.format.block_heads import BLOCK_DTYPE
 from vlsn.format.checksum import crc
 from vlsn.format.columns import KEYS as BLOCK_KEYS
 from vlsn.format.columns import TXNS as BLOCK_TXNS

@@ -27,10 +27,11 @@ from vlsn.errors import BadArgument, Damaged, VlsnLogError
 from vlsn.format import block as block_format
 from vlsn.format import scan
 from vlsn.format.block import KIND_COLUMN, EntryKind, check_body, decode_header
+from vlsn.format.block_heads import produced_of
 from vlsn.format.columns import PRODUCERS, TXNS
 from vlsn.format.frame import FRAME_BYTES
 from vlsn.format.own_entries import founding_of, own_entries
-from vlsn.format.producer_columns import HANDLE_SEQUENCE, Produced, produced_of
+from vlsn.format.producer_columns import HANDLE_SEQUENCE, Produced
 from vlsn.format.records import CommitEntry, Settings
 from vlsn.format.segment import SegmentHeader
 from vlsn.ids import NULL_VLSN, U32_MAX, Vlsn, lsn_file, lsn_offset

@@ -29,6 +29,7 @@ from vlsn.limits import (
     PRODUCERS_RECENT,
 )
 from vlsn.seams import Buffer
+from vlsn.state.producer_place import ProducerPlace as ProducerPlace
 
 HEAD = Struct("<QQQ")
 WORD = 8
@@ -54,16 +55,6 @@ class ProducerLimits:
     silent: int = PRODUCER_SILENT_VLSNS
     recent: int = PRODUCERS_RECENT
     least: int = PRODUCER_REMEMBERED_LEAST
-
-
-class ProducerPlace(msgspec.Struct, frozen=True):
-    """The place of a producer. ``next`` is the sequence that its next submission must have. All other fields describe
-    the producer's last submission."""
-
-    next: int = 0
-    first: int = 0
-    last: int = 0
-    term: int = 0
 
 
 class Rows(msgspec.Struct, frozen=True, gc=False):

@@ -23,9 +23,9 @@ from vlsn.format import scan
 from vlsn.format.block_heads import heads_good
 from vlsn.format.checksum import crc
 from vlsn.format.columns import PRODUCERS, TXNS
-from vlsn.format.frame import FRAME_BYTES, FRAME_DTYPE, FrameKind
+from vlsn.format.frame import FRAME_BYTES, FrameKind
 from vlsn.format.rows import Rows as BodyRows
-from vlsn.format.scan import Offsets
+from vlsn.format.scan import FRAME_DTYPE, Offsets
 from vlsn.format.sidecar import Sidecar
 from vlsn.limits import KIB
 from vlsn.seams import Buffer, File, Reading, in_turn

@@ -25,10 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vlsn.format import scan
-from vlsn.format.block import BLOCK_BYTES, BLOCK_DTYPE, VERSION
+from vlsn.format.block import BLOCK_BYTES, VERSION
+from vlsn.format.block_heads import BLOCK_DTYPE
 from vlsn.format.checksum import crc
-from vlsn.format.frame import FRAME_BYTES, FRAME_DTYPE, FrameKind
-from vlsn.format.scan import Stop
+from vlsn.format.frame import FRAME_BYTES, FrameKind
+from vlsn.format.scan import FRAME_DTYPE, Stop
 from vlsn.format.segment import FIRST_FRAME
 from vlsn.limits import KIB
 from vlsn.seams import Buffer

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from vlsn.format.columns import layouts
+from vlsn.format.block_heads import layouts
 from vlsn.format.frame import FRAME_BYTES
 from vlsn.format.producer_columns import HANDLE_SEQUENCE
 from vlsn.format.scan import Headers, Offsets

@@ -17,7 +17,8 @@ from typing import Final
 import numpy as np
 
 from vlsn.errors import BadBody
-from vlsn.format.block import BLOCK_BYTES, BLOCK_DTYPE, Entry, EntryKind, decode_header
+from vlsn.format.block import BLOCK_BYTES, Entry, EntryKind, decode_header
+from vlsn.format.block_heads import BLOCK_DTYPE
 from vlsn.format.feed_messages import BLOCKS_HEADER, split_blocks
 from vlsn.format.rows import EntryRows
 from vlsn.ids import NUMBER_MAX

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from vlsn.format.block import Entry as Entry
     from vlsn.format.rows import Rows as Rows
     from vlsn.seams import Buffer as Buffer
-    from vlsn.state.producer_lives import ProducerPlace as ProducerPlace
+    from vlsn.state.producer_place import ProducerPlace as ProducerPlace
     from vlsn.state.sinks import SinkState as SinkState
 
 _FROM = {
@@ -97,7 +97,7 @@ _FROM = {
     "Page": "repl.client.page",
     "Positions": "repl.client.positions",
     "ProducerAt": "repl.api",
-    "ProducerPlace": "vlsn.state.producer_lives",
+    "ProducerPlace": "vlsn.state.producer_place",
     "Rows": "vlsn.format.rows",
     "SinkAt": "repl.api",
     "SinkChange": "repl.api",
@@ -131,6 +131,9 @@ def __getattr__(name: str) -> Any:
         try:
             return getattr(import_module(_PLACE + _FROM[name]), name)
         except ModuleNotFoundError as error:
+            if error.name == "numpy":
+                extra = "pip install 'vlsnlog-client[numpy]'"
+                raise ModuleNotFoundError(f"{name} needs NumPy; install it with: {extra}", name="numpy") from None
             if not (error.name or "").startswith("vlsnlog._"):
                 raise
             raise ImportError(f"vlsnlog.{name}: the client has no {name}; install vlsnlog[arrow]") from None

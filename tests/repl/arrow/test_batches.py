@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from repl.arrow import batches
 from repl.arrow.batches import SCHEMA, WHOLE_BYTES, batches_of
-from repl.client.block_pages import checked_rows
+from repl.client.block_rows import checked_rows
 from vlsn.errors import BadBody
-from vlsn.format.block import BLOCK_BYTES, BLOCK_DTYPE, EntryKind, build, columns_of, decode_header, seal_body
+from vlsn.format.block import BLOCK_BYTES, EntryKind, build, columns_of, decode_header, seal_body
+from vlsn.format.block_heads import BLOCK_DTYPE
 from vlsn.format.key_filter import KeyFilter
 from vlsn.format.rows import Rows
 

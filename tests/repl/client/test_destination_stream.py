@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from repl.client.destination_stream import ACKS_MAX, LAST_WORD_S, SILENT_S, UNSENT_MAX, DestinationStream
+from repl.client.destination_stream import ACKS_MAX, LAST_WORD_S, SILENT_S, UNSENT_MAX, DestinationStream, column_of
 from repl.destinations.consume_messages import (
     ACK,
     ACKED,
@@ -16,7 +16,7 @@ from repl.destinations.consume_messages import (
     MESSAGES,
     head,
 )
-from repl.destinations.message_batch import MessageColumns, encode
+from repl.destinations.message_columns import MessageColumns, encode
 from tests.fakes.loop import virtual
 from tests.seam.test_workers import Line
 from vlsn.errors import BadBody, ChannelClosed, Unreachable
@@ -33,7 +33,7 @@ async def test_an_acknowledgement_is_lost_with_a_master_that_falls_silent_though
     line.tell(head(HELLO) + b"aaaaaaaaaaaaaaaa")
     stream = await DestinationStream.open(line, lambda uuid, vlsns, _: lost.append((uuid, [*vlsns], loop.time())))
     began = loop.time()
-    await stream.ack(np.array([7, 8]))
+    await stream.ack(column_of([7, 8]))
     await asyncio.sleep(SILENT_S + 2.0)
     assert [(uuid, vlsns) for uuid, vlsns, _ in lost] == [("aaaaaaaaaaaaaaaa", [7, 8])]
     assert lost[0][2] - began < SILENT_S + 1.0 and line.closed
@@ -45,12 +45,12 @@ async def test_acknowledgements_of_one_turn_go_together_and_one_that_is_cancelle
     line, lost = Line(), list[list[int]]()
     line.tell(head(HELLO) + b"aaaaaaaaaaaaaaaa")
     stream = await DestinationStream.open(line, lambda uuid, vlsns, _: lost.append([*vlsns]))
-    many = [asyncio.create_task(stream.ack(np.array([vlsn]))) for vlsn in (7, 5, 6)]
+    many = [asyncio.create_task(stream.ack(column_of([vlsn]))) for vlsn in (7, 5, 6)]
     tolds = await asyncio.gather(*many)
-    first = asyncio.create_task(stream.ack(np.array([8])))
+    first = asyncio.create_task(stream.ack(column_of([8])))
     await asyncio.sleep(0)
     first.cancel()
-    later = await stream.ack(np.arange(9, 9 + ACKS_MAX))  # no room beside the one before
+    later = await stream.ack(column_of(range(9, 9 + ACKS_MAX)))  # no room beside the one before
     await asyncio.sleep(0.1)
     sent = [(number, VlsnSet.unpack(rest).vlsns().tolist()) for kind, number, rest in line.sent if kind == ACK]
     assert sent == [(1, [5, 6, 7]), (2, [8]), (3, [*range(9, 9 + ACKS_MAX)])]
@@ -67,11 +67,11 @@ async def test_an_acknowledgement_is_not_kept_waiting_by_a_connection_that_is_cl
     line.tell(head(HELLO) + b"aaaaaaaaaaaaaaaa")
     stream = await DestinationStream.open(line, lambda uuid, vlsns, _: lost.append([*vlsns]))
     for at in range(2 * UNSENT_MAX):
-        asyncio.ensure_future(stream.ack(np.arange(at * ACKS_MAX + 1, (at + 1) * ACKS_MAX + 1)))
+        asyncio.ensure_future(stream.ack(column_of(range(at * ACKS_MAX + 1, (at + 1) * ACKS_MAX + 1))))
     await asyncio.sleep(0)
     await stream.close()
     async with asyncio.timeout(5.0):
-        await stream.ack(np.array([1]))
+        await stream.ack(column_of([1]))
         await asyncio.sleep(0.1)
     assert len(lost) >= UNSENT_MAX and line.closed
 
@@ -128,8 +128,8 @@ async def test_what_had_come_is_given_out_though_the_connection_is_lost_as_more_
 @virtual
 async def test_a_worker_leaves_a_master_that_reads_nothing_and_its_acknowledgements_are_made_again() -> None:
     line, stream, lost = await full()
-    stream.pass_over(np.array([9]))
-    await stream.ack(np.array([7]))
+    stream.pass_over(column_of([9]))
+    await stream.ack(column_of([7]))
     async with asyncio.timeout(LAST_WORD_S + 1.0):
         await stream.close()
     assert line.closed and lost == [[7]]
@@ -138,8 +138,8 @@ async def test_a_worker_leaves_a_master_that_reads_nothing_and_its_acknowledgeme
 @virtual
 async def test_a_worker_whose_leaving_is_cancelled_has_left() -> None:
     line, stream, lost = await full()
-    stream.pass_over(np.array([9]))
-    await stream.ack(np.array([7]))
+    stream.pass_over(column_of([9]))
+    await stream.ack(column_of([7]))
     leaving = asyncio.create_task(stream.close())
     await asyncio.sleep(0.1)
     leaving.cancel()
@@ -150,8 +150,8 @@ async def test_a_worker_whose_leaving_is_cancelled_has_left() -> None:
 @virtual
 async def test_who_waits_for_the_socket_goes_together_with_others_who_do() -> None:
     line, stream, lost = await full()
-    tolds = [await stream.ack(np.arange(1, 1 + ACKS_MAX)) for _ in range(UNSENT_MAX)]
-    waiting = [asyncio.create_task(stream.ack(np.array([vlsn]))) for vlsn in range(1, 101)]
+    tolds = [await stream.ack(column_of(range(1, 1 + ACKS_MAX))) for _ in range(UNSENT_MAX)]
+    waiting = [asyncio.create_task(stream.ack(column_of([vlsn]))) for vlsn in range(1, 101)]
     await asyncio.sleep(0.1)
     line.emptied.set()
     tolds += await asyncio.gather(*waiting)
@@ -167,12 +167,12 @@ async def test_who_waits_for_the_socket_goes_together_with_others_who_do() -> No
 @virtual
 async def test_a_master_that_answers_what_nobody_can_read_is_left_at_once() -> None:
     line, stream, lost = await full()
-    await stream.ack(np.array([7]))
+    await stream.ack(column_of([7]))
     line.tell(head(ACKED) + b"abc")
     with pytest.raises(BadBody):
         async with asyncio.timeout(1.0):
             await stream.next()
     assert lost == [[7]]
-    again = await stream.ack(np.array([8]))
+    again = await stream.ack(column_of([8]))
     assert lost == [[7], [8]] and not again.done(), "nothing more goes out on that connection"
     await stream.close()

@@ -9,7 +9,7 @@ import pytest
 
 from repl.destinations.delivered import Delivered
 from repl.destinations.handed import Holder
-from repl.destinations.message_batch import MessageColumns
+from repl.destinations.message_columns import MessageColumns
 from repl.node.gateway import Gateway
 from repl.web.limits import LOOKS_AT_ONCE_MAX, PIECES_A_TURN_BYTES
 from repl.web.ndjson import decode_messages

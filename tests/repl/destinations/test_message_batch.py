@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl.destinations import message_batch
+from repl.destinations import message_batch, message_columns
 from repl.web import ndjson
 from repl.web.slices import at_once
 from vlsn.errors import BadBody
@@ -26,7 +26,7 @@ def entries_of(messages: list[tuple[bytes | None, bytes]]) -> list[Entry]:
 @given(MESSAGES, st.dictionaries(st.sampled_from([7, 10, 13]), st.integers(2, 9)))
 def test_columns_say_what_lines_say(messages: list[tuple[bytes | None, bytes]], attempts: dict[int, int]) -> None:
     entries = entries_of(messages)
-    told = message_batch.decode(message_batch.encode(message_batch.MessageColumns.of(entries), attempts)).rows()
+    told = message_batch.decode(message_columns.encode(message_columns.MessageColumns.of(entries), attempts)).rows()
     assert told == ndjson.decode_messages(at_once(ndjson.encode_messages(entries, attempts)))
 
 
@@ -38,7 +38,7 @@ def test_other_bytes_are_refused(data: bytes) -> None:
 
 
 def test_a_torn_answer_is_refused() -> None:
-    whole = message_batch.encode(message_batch.MessageColumns.of(entries_of([(b"k", b"a"), (None, b"b")])), {10: 3})
+    whole = message_columns.encode(message_columns.MessageColumns.of(entries_of([(b"k", b"a"), (None, b"b")])), {10: 3})
     for end in range(1, len(whole)):
         with pytest.raises(BadBody):
             message_batch.decode(whole[:end])

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from repl.destinations.message_batch import MessageColumns
+from repl.destinations.message_columns import MessageColumns
 from repl.destinations.messages_out import Found, MessagesOut
 from vlsn.format.vlsn_set import VlsnSet
 from vlsn.state.acks import Tries

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repl.destinations.message_batch import MessageColumns, decode, encode
+from repl.destinations.message_batch import decode
+from repl.destinations.message_columns import MessageColumns, encode
 from repl.destinations.window import NO_KEY, Window
 from vlsn.format import block
 from vlsn.format.block import Entry, EntryKind

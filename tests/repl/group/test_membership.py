@@ -197,7 +197,7 @@ def test_a_member_moves_as_the_same_store_to_a_url_of_its_own() -> None:
     assert [each.incarnation for each in moved.members] == [each.incarnation for each in GROUP.members]
     with pytest.raises(BadArgument, match="another store"):
         with_url(GROUP, Move(name="n1", url="https://n1:7701"), GROUP.members[1].incarnation)
-    with pytest.raises(BadArgument, match="n2 is at"):
+    with pytest.raises(BadArgument, match="is the member n2"):
         with_url(GROUP, Move(name="n1", url=GROUP.members[1].url), GROUP.members[0].incarnation)
     with pytest.raises(BadArgument, match="no member n9"):
         with_url(GROUP, Move(name="n9", url="https://n1:7701"), GROUP.members[0].incarnation)

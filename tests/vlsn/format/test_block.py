@@ -15,7 +15,8 @@ from tests.golden.hex import golden
 from tests.vlsn.strategies import blocks, flips, rebuilt, with_block_header
 from vlsn.errors import BadBody
 from vlsn.format import block
-from vlsn.format.block import BLOCK_BYTES, BLOCK_DTYPE, KIND_COLUMN, BlockFlag, EntryKind
+from vlsn.format.block import BLOCK_BYTES, KIND_COLUMN, BlockFlag, EntryKind
+from vlsn.format.block_heads import BLOCK_DTYPE
 from vlsn.format.columns import Columns, columns_of, layout
 from vlsn.format.producer_columns import columns as producer_columns
 from vlsn.limits import BATCH_ENTRIES_MAX, BODY_BYTES_MAX

@@ -9,8 +9,8 @@ import pytest
 
 from vlsn.errors import VlsnLogError
 from vlsn.format import block
-from vlsn.format.block import BLOCK, BLOCK_BYTES, BLOCK_DTYPE, KIND_COLUMN, EntryKind, decode_header
-from vlsn.format.block_heads import heads_good
+from vlsn.format.block import BLOCK, BLOCK_BYTES, KIND_COLUMN, EntryKind, decode_header
+from vlsn.format.block_heads import BLOCK_DTYPE, heads_good
 from vlsn.format.block_run import run_of
 from vlsn.format.checksum import crc
 from vlsn.format.columns import columns_of, layout

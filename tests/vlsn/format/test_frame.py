@@ -11,7 +11,6 @@ from tests.vlsn.strategies import flips, u32
 from vlsn.format.checksum import crc
 from vlsn.format.frame import (
     FLAG_AT,
-    FRAME_DTYPE,
     MAGIC,
     OVERMARKED,
     FrameKind,
@@ -19,6 +18,7 @@ from vlsn.format.frame import (
     check_frame,
     decode_header,
 )
+from vlsn.format.scan import FRAME_DTYPE
 
 PAYLOAD = b"a payload of 23 bytes.."
 SALT = 0x1234_5678

@@ -18,8 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.fakes.kv import FakeStores
 from tests.vlsn import strategies
 from vlsn.format import block
-from vlsn.format.block import BLOCK_DTYPE
-from vlsn.format.producer_columns import produced_of
+from vlsn.format.block_heads import BLOCK_DTYPE, produced_of
 from vlsn.ids import Vlsn
 from vlsn.limits import PRODUCER_REMEMBERED_MAX, PRODUCERS_AT_LEVEL_1
 from vlsn.state.handles import Handles
