@@ -274,7 +274,7 @@ def take(
     lay = header.layout
     count, size = header.count, header.key_bytes + header.value_bytes
     if skip or count > limit or (count > 1 and size > bytes_max):
-        columns = [at for at in (lay.value_offsets, lay.key_offsets) if at >= 0]
+        columns = (lay.value_offsets, lay.key_offsets) if lay.keys >= 0 else (lay.value_offsets,)
         count, size = works().fitting(block, columns, skip, min(limit, count - skip), bytes_max)
     return _entries(block, header, lay, skip, count, kinds), Vlsn(from_vlsn + count), size
 

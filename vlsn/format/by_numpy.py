@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from vlsn.errors import BadBody, BadTransaction
 from vlsn.format.vlsn_set import VlsnSet
@@ -22,13 +23,17 @@ def check_offsets(buf: Buffer, at: int, count: int, length: int) -> int:
 
 
 def fitting(buf: Buffer, columns: Sequence[int], skip: int, count: int, bytes_max: int) -> tuple[int, int]:
-    ends = np.zeros(count, np.int64)
-    for at in columns:
-        offsets = np.frombuffer(buf, "<i4", count + 1, at + 4 * skip)
-        ends += offsets[1:]
-        ends -= offsets[0]
+    ends = _ends(buf, columns[0] + 4 * skip, count)
+    for at in columns[1:]:
+        ends = ends + _ends(buf, at + 4 * skip, count)
     fits = max(int(np.searchsorted(ends, bytes_max, side="right")), 1)
     return fits, int(ends[fits - 1])
+
+
+def _ends(buf: Buffer, at: int, count: int) -> npt.NDArray[np.int64]:
+    offsets: npt.NDArray[np.int64] = np.frombuffer(buf, "<i4", count + 1, at).astype(np.int64)
+    ends: npt.NDArray[np.int64] = offsets[1:] - offsets[0]
+    return ends
 
 
 def whole_transactions(kinds: bytes, first_vlsn: int) -> bytes:
