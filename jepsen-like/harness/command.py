@@ -15,7 +15,6 @@ from pathlib import Path
 import uvloop
 
 from harness.checks import check
-from harness.group.partitions import Shape
 from harness.nemesis.plan import KINDS, WAYS
 from harness.ops import read_history
 from harness.orders import ROOT
@@ -28,6 +27,7 @@ from harness.upgrading import Code, unpack
 from harness.workloads.work import NAMES
 from repl.cluster import NodeEnded
 from vlsn.errors import BadArgument
+from vlsnlog.testing.partitions import Shape
 
 TIME_S_MIN = 2.0
 UPGRADED = ("destination", "cdc")

@@ -26,7 +26,6 @@ from harness.captures.recording import recording_of
 from harness.captures.settings import give_consumers
 from harness.checks import Anomaly, Found, check
 from harness.group.nodes import SETTINGS, Group, Refused, SomeUrls, make_group
-from harness.group.partitions import UNSHAPED, Shape
 from harness.group.watch import Watch
 from harness.nemesis import clock, disk
 from harness.nemesis.changing import SPARES
@@ -46,6 +45,7 @@ from harness.workloads.work import Work, work_of
 from harness.workloads.writing import append_once
 from repl.net.network import AiohttpNetwork
 from vlsn.errors import BadArgument
+from vlsnlog.testing.partitions import UNSHAPED, Shape
 
 ACKNOWLEDGED_MIN: Final = 1000
 HEAL_S: Final = 60.0

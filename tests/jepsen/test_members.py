@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from harness.group.links import Links
 from harness.group.members import Listed, Step
 from harness.group.membership import Membership
 from harness.group.nodes import SPARE, Group, make_group
@@ -33,6 +32,7 @@ from repl.web.types import Request, Response
 from tests.jepsen.test_checks import LOG, SENDS, Line, cut_final, final, poll, rules, seek, status
 from tests.repl.client.group import served
 from vlsn.errors import NotMaster
+from vlsnlog.testing.links import Links
 
 NAMES = ["n1", "n2", "n3", "n4", "n5"]
 
@@ -208,7 +208,7 @@ async def test_a_change_that_was_answered_is_done_though_nobody_can_say_so_after
             for node in nodes:
                 node.directory.mkdir()
                 node.config_path.write_text("[members]\n")
-            membership = Membership(Group(Cluster(tmp_path, nodes, network), Links(dict, harness_pid=0)), network)
+            membership = Membership(Group(Cluster(tmp_path, nodes, network), Links(dict, own_pid=0)), network)
             now = asyncio.get_running_loop().time
             before = await membership.settled(now() + 30)
             assert before is not None and list(before.members) == ["n1", "n2"]

@@ -15,12 +15,12 @@ import pytest
 import uvloop
 from harness.group.namespaces import Namespaces, Refused, shaping
 from harness.group.nodes import make_group
-from harness.group.partitions import UNSHAPED, Pair, Shape
 from harness.report.progress import Progress
 from harness.run import Options, Outcome, _group
 
 from repl.net.network import AiohttpNetwork
 from vlsn.errors import BadArgument
+from vlsnlog.testing.partitions import UNSHAPED, Pair, Shape
 
 NAMES = ["n1", "n2", "n3"]
 PORT = 7000

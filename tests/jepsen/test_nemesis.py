@@ -11,10 +11,7 @@ from random import Random
 
 import pytest
 from harness.command import bytes_per_s, seconds
-from harness.group.callers import owner_of
-from harness.group.links import PIECE_BYTES_MIN, READ_BYTES, Links, piece_bytes
 from harness.group.nodes import Group
-from harness.group.partitions import UNSHAPED, How, Shape
 from harness.group.watch import Watch
 from harness.nemesis.disk import flip_bit, minority, wipe
 from harness.nemesis.nemesis import Nemesis
@@ -26,6 +23,9 @@ from hypothesis import strategies as st
 
 from repl.cluster import Cluster, Node, free_base_port
 from repl.net.network import AiohttpNetwork
+from vlsnlog.testing.callers import owner_of
+from vlsnlog.testing.links import PIECE_BYTES_MIN, READ_BYTES, Links, piece_bytes
+from vlsnlog.testing.partitions import UNSHAPED, How, Shape
 
 NAMES = {size: [f"n{number}" for number in range(1, size + 1)] for size in (3, 5)}
 
@@ -118,7 +118,7 @@ async def linked(shape: Shape = UNSHAPED, *, caller: str = "a") -> AsyncIterator
 
     server = await asyncio.start_server(echo, "127.0.0.1", port)
     pids = {caller: os.getpid()} if caller else {}
-    links = Links(lambda: pids, harness_pid=0 if caller else os.getpid(), shape=shape)
+    links = Links(lambda: pids, own_pid=0 if caller else os.getpid(), shape=shape)
     await links.open("b", public, port)
     try:
         yield links, public
@@ -201,7 +201,7 @@ async def test_partitions_come_one_at_a_time_also_where_one_is_late(tmp_path: Pa
     """Each heals its own pairs, and counts what they met."""
     network, recorder = AiohttpNetwork(), Recorder(tmp_path / "history.jsonl")
     nodes = [Node(name, tmp_path / name, "http://127.0.0.1:9") for name in NAMES[3]]
-    group = Group(Cluster(tmp_path, nodes, network), Links(dict, harness_pid=0))
+    group = Group(Cluster(tmp_path, nodes, network), Links(dict, own_pid=0))
     nemesis = Nemesis(group, Watch(group.urls, network, recorder), network, recorder, fragile=["n1"])
     await nemesis.run([Strike(at_s=at, lasts_s=0.2, kind="partition", way="halves", draw=1) for at in (0.0, 0.05)])
     recorder.close()

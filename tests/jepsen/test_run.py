@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from harness.checks import Anomaly
 from harness.command import bytes_per_s
-from harness.group.partitions import Shape
 from harness.nemesis.plan import KINDS
 from harness.nemesis.targets import apart
 from harness.ops import Op, numbered, read_history
@@ -19,6 +18,8 @@ from harness.report.results import command, document, new_directory, table, verd
 from harness.report.series import Fault, Stretch, series_of, without_majority
 from harness.report.timeline import page, write_timeline
 from harness.run import Options, Outcome, run
+
+from vlsnlog.testing.partitions import Shape
 
 OPTIONS = Options(
     workload="append",

@@ -1,4 +1,4 @@
-"""Real nodes behind narrow links (``harness.group.links``): a replica behind one catches up, and stays."""
+"""Real nodes behind narrow links (``vlsnlog.testing.links``): a replica behind one catches up, and stays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from harness.group.links import Links
 from harness.group.nodes import Group, make_group
 
 from repl.client.connect import real_network
@@ -18,6 +17,7 @@ from repl.web.types import Network
 from tests.e2e.calls import BATCH, call
 from vlsn.format import batch
 from vlsn.limits import KIB, MIB
+from vlsnlog.testing.links import Links
 
 pytestmark = pytest.mark.real
 CATCH_UP_S = 60.0

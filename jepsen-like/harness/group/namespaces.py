@@ -29,7 +29,7 @@ from contextlib import suppress
 from tempfile import TemporaryFile
 from typing import Final
 
-from harness.group.partitions import UNSHAPED, How, Pair, Shape
+from vlsnlog.testing.partitions import UNSHAPED, How, Pair, Shape
 
 SUBNETS: Final = range(256)
 """Subnets of 198.18.0.0/16, which RFC 2544 reserves for tests of networks."""

@@ -13,11 +13,11 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from harness.group.links import Links
 from harness.group.namespaces import Namespaces, Refused
-from harness.group.partitions import UNSHAPED, Partitions, Shape
 from repl.cluster import Cluster, Node, NodeEnded, free_base_port, prepare
 from repl.web.types import Network
+from vlsnlog.testing.links import Links
+from vlsnlog.testing.partitions import UNSHAPED, Partitions, Shape
 
 AGAIN_S = 1.0
 WATCH_S = 0.1
@@ -239,7 +239,7 @@ async def make_group(
 
 
 async def _by_proxies(cluster: Cluster, base: int, shape: Shape) -> tuple[list[Node], dict[str, str], Partitions]:
-    links = Links(dict, harness_pid=os.getpid(), shape=shape)
+    links = Links(dict, own_pid=os.getpid(), shape=shape)
     direct = []
     for at, node in enumerate(cluster.nodes):
         public, port = base + at, base + len(cluster.nodes) + at

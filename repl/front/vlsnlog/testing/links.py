@@ -1,6 +1,6 @@
 """The links between nodes: every connection from a node to another passes through this module.
 
-Each node listens on a port that only the harness knows; the members' URLs are listeners of this module.  The kernel
+Each node listens on a port that no other node knows; the members' URLs are listeners of this module.  The kernel
 says which node calls (``callers``). So all nodes can have the same member URLs, as a group must, and each of the
 n·(n-1) directed pairs can be cut by itself:
 
@@ -12,7 +12,7 @@ a second for all of its connections together. A *long* pair delays its bytes.
 
     read ─► the pair's rate ─► the line, ``delay_s`` long ─► not blocked ─► written
 
-The harness's own connections always pass.  This needs no root; ``namespaces`` does the same to packets.
+The connections of the process that has the links always pass. This needs no root.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from harness.group.callers import owner_of
-from harness.group.partitions import UNSHAPED, How, Pair, Shape
+from vlsnlog.testing.callers import owner_of
+from vlsnlog.testing.partitions import UNSHAPED, How, Pair, Shape
 
 READ_BYTES = 1 << 16
 PIECE_S = 0.1
@@ -65,10 +65,10 @@ class _Link:
 class Links:
     """All links of one group, on one event loop.  ``pids`` returns the running nodes' process ids by name."""
 
-    def __init__(self, pids: Callable[[], dict[str, int]], *, harness_pid: int, shape: Shape = UNSHAPED) -> None:
+    def __init__(self, pids: Callable[[], dict[str, int]], *, own_pid: int, shape: Shape = UNSHAPED) -> None:
         self.pids = pids
         self._shape = shape
-        self._harness_pid = harness_pid
+        self._own_pid = own_pid
         self._servers: list[asyncio.Server] = []
         self._links: set[_Link] = set()
         self._blocked: dict[Pair, How] = {}
@@ -178,15 +178,15 @@ class Links:
                 each.close()
 
     def _source(self, peer_port: int, own_port: int) -> str | None:
-        """Returns the calling node; "" for the harness itself; None for an unknown caller, such as a node that was just
-        killed."""
+        """Returns the calling node; "" for the process that has the links; None for an unknown caller, such as a node
+        that was just killed."""
         names = {pid: name for name, pid in self.pids().items()}
-        names.setdefault(self._harness_pid, "")
+        names.setdefault(self._own_pid, "")
         owner = owner_of(peer_port, own_port, names)
         return None if owner is None else names[owner]
 
     def _shaped(self, source: str) -> bool:
-        """Says whether the limits apply to a connection; the harness's own are exempt."""
+        """Says whether the limits apply to a connection; those of the process that has the links are exempt."""
         return bool(source and self._shape)
 
     async def _send(self, pair: Pair, reader: asyncio.StreamReader, line: _Line) -> None:

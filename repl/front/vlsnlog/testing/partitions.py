@@ -1,4 +1,4 @@
-"""Partitions of nodes: ``Links`` by proxies, without root; ``Namespaces`` by dropping packets."""
+"""Partitions of nodes. ``links`` makes them by proxies, without root."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ UNSHAPED = Shape()
 
 
 class Partitions(Protocol):
-    """The network between the nodes of one group; the harness itself can reach every node at any time."""
+    """The network between the nodes of one group; the process that has the network reaches every node at any time."""
 
     async def block(self, pairs: Iterable[Pair], how: How) -> None:
         """Blocks these pairs from now on. With ``hold``, bytes continue when the pair is healed, as after lost packets;
