@@ -29,14 +29,14 @@ WAIT_S = 60
 
 
 @contextmanager
-def running(*command: str, urls: str = "", by: signal.Signals = signal.SIGTERM) -> Iterator[None]:
-    """Runs the example as a process. At the signal it must end by itself with status 0, unless that is SIGKILL."""
+def running(*command: str, urls: str = "", by: signal.Signals = signal.SIGTERM, status: int = 0) -> Iterator[None]:
+    """Runs the example as a process. At the signal it must end by itself with ``status``, unless that is SIGKILL."""
     environment = {**os.environ, "VLSNLOG_URL": urls, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen([sys.executable, *command], cwd=EXAMPLES, env=environment)
     try:
         yield
         process.send_signal(by)
-        assert process.wait(WAIT_S) == (-signal.SIGKILL if by is signal.SIGKILL else 0)
+        assert process.wait(WAIT_S) == (-signal.SIGKILL if by is signal.SIGKILL else status)
     finally:
         process.kill()
         process.wait()
@@ -158,6 +158,48 @@ def test_the_flask_application_takes_and_shows_orders(group: Group) -> None:
         assert asked(port, "POST", "/orders", float("nan"))[0] == 400
     with running(*command, urls="http://127.0.0.1:9", by=by):
         group.until(lambda: answers(port), "Flask listens")
+        status, told = asked(port, "POST", "/orders", {})
+        assert (status, told["retry_safe"]) == (503, True)
+
+
+def test_the_django_application_takes_and_shows_orders(group: Group) -> None:
+    port = free_port()
+    command = ("django_app.py", "runserver", "--noreload", str(port))
+    by = signal.SIGINT  # Django's own server ends cleanly by it
+    with running(*command, urls=",".join(group.urls.values()), by=by):
+        group.until(lambda: answers(port), "Django listens")
+        status, told = asked(port, "POST", "/orders", {"customer": "d", "cents": 5})
+        assert status == 201
+        assert asked(port, "GET", f"/orders/{told['vlsn']}") == (200, {"customer": "d", "cents": 5})
+        assert asked(port, "GET", "/orders/1") == (404, {"error": "no such order"})
+        assert asked(port, "POST", "/orders", float("nan"))[0] == 400
+    with running(*command, urls="http://127.0.0.1:9", by=by):
+        group.until(lambda: answers(port), "Django listens")
+        status, told = asked(port, "POST", "/orders", {})
+        assert (status, told["retry_safe"]) == (503, True)
+
+
+def test_the_fastapi_application_takes_and_streams_orders(group: Group) -> None:
+    port = free_port()
+    command = ("-m", "uvicorn", "fastapi_app:app", "--port", str(port), "--timeout-graceful-shutdown", "2")
+    ended = -signal.SIGTERM  # uvicorn sends itself the signal again, after it has closed the application
+    with running(*command, urls=",".join(group.urls.values()), status=ended):
+        group.until(lambda: answers(port), "uvicorn listens")
+        assert asked(port, "POST", "/orders", [1])[0] == 422
+        vlsns = []
+        for cents in (1, 2):
+            status, told = asked(port, "POST", "/orders", {"customer": "f", "cents": cents})
+            assert status == 201
+            vlsns.append(told["vlsn"])
+        stream = HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
+        stream.request("GET", "/orders", headers={"Last-Event-ID": str(vlsns[0])})
+        events = stream.getresponse()
+        assert events.readline() == b"id: %d\n" % vlsns[1]
+        assert json.loads(events.readline().removeprefix(b"data: ")) == {"customer": "f", "cents": 2}
+        events.close()
+        stream.close()
+    with running(*command, urls="http://127.0.0.1:9", status=ended):
+        group.until(lambda: answers(port), "uvicorn listens")
         status, told = asked(port, "POST", "/orders", {})
         assert (status, told["retry_safe"]) == (503, True)
 
