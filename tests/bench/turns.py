@@ -39,7 +39,8 @@ CONSUMERS: Final = 64
 ESCAPED: Final = b"\x01"
 """A byte that takes six in JSON."""
 ROUTES: Final = (
-    *("/healthz", "/readyz", "/metrics", "/", "/v1/status", "/v1/events", "/v1/group", "/v1/key", "/v1/admin/tokens"),
+    *("/healthz", "/readyz", "/metrics", "/", "/v1/status", "/v1/openapi.json", "/v1/events", "/v1/group"),
+    *("/v1/key", "/v1/admin/tokens"),
     *("/v1/entries/{last}", "/v1/entries?limit=1000", "/v1/entries?from={last}&wait=60", "/v1/tail?from={last}"),
     *("/v1/entries?from={escaped}&limit=10000", "/v1/entries?from={large}&limit=10000", "/v1/tail?from={escaped}"),
     *("/v1/spans", "/v1/segments", "/v1/segments/1", "/v1/producers/00000000000000ff"),

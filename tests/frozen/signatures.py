@@ -19,7 +19,7 @@ import repl
 import vlsn
 from repl.arrow import read as arrow_read
 from tests.frozen.files import Frozen
-from tests.surface.test_surface import programs, types_in
+from tests.surface.test_surface import NUMPY, programs, types_in
 from vlsn.errors import VlsnLogError
 
 _ADDRESS = re.compile(r"<(?:\w+\.)*([^ ]*|function [^ ]*)(?: object)? at 0x[0-9a-f]+>")
@@ -77,4 +77,4 @@ def _signatures(name: str, calls: list[Any]) -> Iterator[str]:
 
 
 def _returned(calls: list[FunctionType]) -> list[type]:
-    return [kind for call in calls for kind in types_in(typing.get_type_hints(call).get("return"))]
+    return [kind for call in calls for kind in types_in(typing.get_type_hints(call, localns=NUMPY).get("return"))]

@@ -44,7 +44,7 @@ COMES_AGAIN = {
         "Restoring",
         "Unreachable",
     ),
-    *("CopyNeeded", "ProducersMissing"),
+    *("CopyNeeded", "NobodyLeft", "ProducersMissing"),
 }
 """The errors that pass by themselves."""
 
