@@ -66,7 +66,7 @@ def _of_type(kind: type) -> Iterator[str]:
         yield from _signatures(kind.__name__, [kind])
     for name, calls in programs(kind).items():
         yield from _signatures(f"{kind.__name__}.{name}", calls)
-    for name in sorted(typing.get_type_hints(kind)):
+    for name in sorted({name for each in kind.__mro__ for name in inspect.get_annotations(each)}):
         if not name.startswith("_"):
             yield f"{kind.__name__}.{name}: an attribute"
 
