@@ -38,7 +38,8 @@ def token(node: SecureNode) -> str:
 
 def run(command: list[str | Path]) -> str:
     kept = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONHOME")}
-    environment = kept | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    path = f"{ROOT}{os.pathsep}{ROOT / 'repl/front'}"
+    environment = kept | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, (command, done.stdout, done.stderr)
     return done.stdout
