@@ -61,7 +61,7 @@ format: $(STAMP) ## format the sources in place
 	$(BIN)/ruff format $(SOURCES)
 
 docs: $(STAMP) ## build the site of these pages in site/; a broken link, a missing heading or an orphan fails
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file docs/site/mkdocs.yml
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml
 	@echo "the site is in site/index.html"
 
 reference: $(STAMP) ## make the pages of docs/reference from the code

@@ -215,6 +215,9 @@ def _fields(schema: dict[str, Any]) -> Iterator[str]:
             ", ".join(_kind(each) for each in schema.get("prefixItems", ())) + ".",
         )
         return
+    if "enum" in schema:
+        yield f"One of {', '.join(f'`{each}`' for each in schema['enum'])}."
+        return
     yield from ("| field | values |", "|---|---|")
     required = schema.get("required", [])
     for name, each in schema.get("properties", {}).items():
