@@ -348,6 +348,8 @@ def test_a_later_version_is_refused_and_nothing_is_touched(name: str, made: Made
     before = contents(copy)
     ended = dict(zip(readers, run_all(*(commands(made, copy)[each] for each in readers)), strict=True))
     for each in readers:
+        if "belongs to a running node" in ended[each].err:  # one of the others had just locked the directory
+            (ended[each],) = run_all(commands(made, copy)[each])
         refused(ended[each], file, version)
     assert contents(copy) == before
 
