@@ -9,8 +9,8 @@ from zipfile import ZipFile
 
 import pytest
 
-from tests.e2e.group import Group
 from tests.e2e.test_wheel import ROOT, UV, run
+from vlsnlog.testing import Group
 
 pytestmark = pytest.mark.real
 FOREIGN = 'raise ImportError("the other repl was imported")\n'
@@ -104,9 +104,10 @@ def test_it_installs_one_package(installed: Path) -> None:
 
 
 @pytest.mark.feature("small client")
-def test_a_program_has_all_of_a_client_beside_anothers_repl(installed: Path, group: Group, tmp_path: Path) -> None:
+def test_a_program_has_all_of_a_client_beside_anothers_repl(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    done = run([installed, "program.py", ",".join(group.urls.values())], cwd=tmp_path)
+    with Group(1) as group:
+        done = run([installed, "program.py", group.url], cwd=tmp_path)
     assert done.returncode == 0, done
     values, error, loaded, arrow = done.stdout.splitlines()
     assert values == str([b"one", b"two", b"three", b"four", b"five", b"an order"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import re
 import shlex
 from collections.abc import Iterator
@@ -33,7 +34,11 @@ def parse(command: str) -> None:
 
 def printed(path: Path) -> Iterator[str]:
     """Yields the strings of a module but for its docstrings, values as ``1``, a URL or a file."""
-    tree = ast.parse(path.read_text())
+    gc.disable()  # a finaliser that prints a traceback parses, too, and Python 3.11 counts both parses as one
+    try:
+        tree = ast.parse(path.read_text())
+    finally:
+        gc.enable()
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     within = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in ast.walk(tree):
