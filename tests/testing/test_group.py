@@ -115,7 +115,7 @@ def test_nodes_that_do_not_start_in_time_are_named_and_gone() -> None:
 
 def test_pytest_has_the_fixtures(tmp_path: Path) -> None:
     (tmp_path / "test_program.py").write_text(PROGRAM)
-    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "vlsnlog.testing.plugin", "test_program.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-s", "test_program.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0 and "2 passed" in done.stdout, done
     (directory,) = [line.partition("at ")[2] for line in done.stdout.splitlines() if "at /" in line]
