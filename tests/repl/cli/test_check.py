@@ -14,6 +14,7 @@ import pytest
 from repl.auth import group_key
 from repl.cli import check
 from repl.cli.main import main
+from repl.config import load_node_config
 from tests.repl.cli.shell import NOWHERE, Shell
 from tests.repl.client.group import ServedNode
 from tests.repl.web.one_node import master_of_two
@@ -168,3 +169,25 @@ def test_a_running_group_is_well_or_names_who_is_not(shell: Shell) -> None:
     assert printed.status == 1 and b"look  group" in printed.out and b"need a look\n" in printed.out
     status, checks = found(shell, "--url", NOWHERE)
     assert status == 1 and checks["member"][0][0] == "look"
+
+
+def test_a_member_that_is_another_node_needs_a_look(tmp_path: Path, port: int) -> None:
+    settings = load_node_config(path=config(tmp_path, port), environment={})
+    for status in ({"node": "n2", "group": "another"}, {"node": "n9", "group": settings.group}):
+        lines = list(check._members(settings, {"n1": check._Answer({}, 0.0, "off"), "n2": check._Answer(status, 0.0)}))
+        assert (lines[0].outcome, lines[0].check) == ("look", "member") and "correct `members`" in lines[0].said
+
+
+def test_a_member_that_does_not_sign_needs_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = {"node": "n1", "state": "MASTER", "url": "http://h:1", "key": {"signs": "k1", "unsigned": ["n2"]}}
+
+    async def ask(urls: object) -> list[dict[str, Any]]:
+        return [node]
+
+    async def none(urls: object) -> dict[str, Any]:
+        return {}
+
+    for name, made in (("ask", ask), ("_asked", none), ("_scraped", none)):
+        monkeypatch.setattr(check, name, made)
+    found = [each for each in check.lines_of_group(["http://h:1"]) if each.check == "key" and each.outcome == "look"]
+    assert [each.said for each in found] == ["n2 did not sign with the group's key"]

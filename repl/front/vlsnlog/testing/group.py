@@ -131,8 +131,8 @@ class Group:
         return self._run(self._in_time(self._open_group.cluster.serving(), timeout_s, "no master takes appends"))
 
     def kill(self, *names: str) -> None:
-        """Ends nodes by SIGKILL; without names, all of them at once. What they had not synced is lost with a power cut
-        only, since the machine goes on."""
+        """Ends nodes by SIGKILL; without names, all of them at once. Unsynced
+        bytes stay in the page cache: only a power cut would lose them."""
         for name in names or self.names:
             self._node(name).send(signal.SIGKILL)
         for name in names or self.names:
