@@ -6,13 +6,18 @@ import asyncio
 from dataclasses import replace
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
-from harness.hostile.kind import Limits
+from harness.hostile import leaving
+from harness.hostile.kind import Limits, Scene
 from harness.hostile.kinds import KINDS
 from harness.hostile.suite import Row, judge, run_kind
 from harness.hostile.table import table
 from harness.hostile.watch import PERIOD_S, Answers, Watched
+
+from vlsn.limits import MIB
 
 LIMITS = Limits(p99_s=0.2, longest_s=1.0, append_p99_s=1.0)
 
@@ -70,6 +75,24 @@ def test_the_table_names_each_kind_what_it_sent_and_what_was_found() -> None:
 
 def test_every_kind_is_known_by_its_name() -> None:
     assert all(name == kind.name and kind.says for name, kind in KINDS.items())
+
+
+@pytest.mark.parametrize(
+    ("looks", "before", "found"),
+    [([57, 61, 62], 62, 0), ([57, 57], 57, 0), ([50, 52, 54, 56, 58, 60], 60, 1)],
+)
+def test_memory_is_first_measured_once_it_no_longer_grows(
+    looks: list[int], before: int, found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nobody(*_: object) -> None: ...
+
+    left = iter(looks)
+    monkeypatch.setattr(leaving, "_come_and_leave", nobody)
+    monkeypatch.setattr(leaving, "_memory", lambda _: next(left) * MIB)
+    monkeypatch.setattr(leaving, "REST_S", 0.0)
+    scene = SimpleNamespace(master="n1", found=[])
+    assert asyncio.run(leaving._settled(cast(Scene, scene))) == before * MIB
+    assert len(scene.found) == found and not list(left)
 
 
 BROKEN_FILES = ("truncated", "replaced", "swapped")
