@@ -70,10 +70,8 @@ class AiohttpNetwork(ClientNetwork):
             ending.cancel()
         if self._session is not None:
             await super().close()
-            for transport in tuple(
-                self._secure
-            ):  # each would wait for the other side's goodbye, longer than the loop may run
-                transport.abort()
+            for transport in tuple(self._secure):
+                transport.abort()  # a close would wait for the other side's goodbye, longer than the loop may run
             for _ in range(CLOSE_TURNS_MAX):
                 if not self._secure:
                     break
