@@ -1,4 +1,4 @@
-"""Combines calls: callers that ask while a call is running share the next call."""
+"""Combines calls: callers that ask while a call is running share the next call. Awaits futures that others await, too."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Shared(Generic[T]):
             self._next = asyncio.get_running_loop().create_future()
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="shared call")
-        return await asyncio.shield(self._next)
+        return await undisturbed(self._next)
 
     def close(self, error: BaseException) -> None:
         """Ends the running call. The callers of the running call, and all later callers, get ``error``."""
@@ -56,6 +56,14 @@ class Shared(Generic[T]):
                         due.set_result(result)
         finally:
             self._task = None
+
+
+async def undisturbed(future: asyncio.Future[T]) -> T:
+    """Returns the result of a future, which continues if this caller is cancelled. ``asyncio.shield`` does the same,
+    but from Python 3.14 on it logs an error that comes after the cancel, although another caller receives it."""
+    if not future.done():
+        await asyncio.wait((future,))
+    return future.result()
 
 
 def _fail(due: asyncio.Future[T] | None, error: BaseException) -> None:

@@ -38,6 +38,7 @@ from repl.cdc.messages import Start
 from repl.cdc.position_stores import At, PositionLost, Positions
 from repl.cdc.record import CdcRecord, CdcState, not_below
 from repl.cdc_settings import CdcSettings
+from repl.shared import undisturbed
 from vlsn.errors import (
     BadArgument,
     Damaged,
@@ -452,7 +453,7 @@ class CdcWorker:
         self._ordered.add(task)
         task.add_done_callback(self._ordered.discard)
         try:
-            return await asyncio.shield(task)
+            return await undisturbed(task)
         except asyncio.CancelledError:
             if task.cancelled():
                 raise NotMaster(f"{self.settings.name}: the node is closing; ask the node that runs it next") from None
@@ -460,8 +461,7 @@ class CdcWorker:
             raise
 
     def _failed_alone(self, name: str, task: asyncio.Future[T]) -> None:
-        error = failure_of(task)
-        if error is not None:
+        if (error := failure_of(task)) is not None:
             self.event("cdc.order_failed", consumer=self.settings.name, order=name, why=str(error))
 
     async def pause(self) -> None:

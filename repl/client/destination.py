@@ -28,6 +28,7 @@ import msgspec
 from repl.client.destination_stream import ACKS_MAX, DestinationStream, Vlsns, column_of, joined
 from repl.client.destinations import AGAIN_S, Destinations
 from repl.destinations.message_batch import Taken
+from repl.shared import undisturbed
 from vlsn.errors import BadArgument, ChannelClosed, Unreachable, VlsnLogError
 from vlsn.format.arrays import need_numpy
 from vlsn.state.destination_settings import key_of
@@ -237,7 +238,7 @@ class Destination:
                 continue
             under_way += [await stream.ack(vlsns[at : at + ACKS_MAX]) for at in range(0, len(vlsns), ACKS_MAX)]
         for told in under_way if wait else ():
-            await asyncio.shield(told)
+            await undisturbed(told)
 
     def _call(self, uuid: str, vlsns: Vlsns) -> asyncio.Future[None]:
         """Acknowledges messages by a call, which other acknowledgements may share. The returned future completes once

@@ -16,6 +16,7 @@ from repl.destinations.handed import Holder
 from repl.destinations.pager import Pager
 from repl.group.member import Member
 from repl.names.commits import CommitLead, commit_alone
+from repl.shared import undisturbed
 from vlsn.errors import NotFound, OutcomeUnknown
 from vlsn.format.vlsn_set import Vlsns, VlsnSet
 
@@ -133,7 +134,7 @@ class NodeDestinations:
             return
         try:
             async with asyncio.timeout(wait_s):
-                await asyncio.shield(told)
+                await undisturbed(told)
         except TimeoutError:
             raise OutcomeUnknown("acknowledged, and not durable yet: acknowledge them again") from None
 

@@ -17,6 +17,7 @@ from collections import OrderedDict
 import numpy as np
 
 from repl.destinations.pager import Pager
+from repl.shared import undisturbed
 from vlsn.errors import Damaged
 from vlsn.ids import Vlsn
 from vlsn.limits import PAGES_CACHE_BYTES_MAX
@@ -123,7 +124,7 @@ class PageReading:
             reading = asyncio.ensure_future(self._pager.read(store, number, row))
             self._reading[key] = reading
             reading.add_done_callback(lambda done: self._read(key, done))
-        return await asyncio.shield(reading)
+        return await undisturbed(reading)
 
     def _read(self, key: _Key, done: asyncio.Future[PageContents | None]) -> None:
         self._reading.pop(key, None)

@@ -36,6 +36,7 @@ from repl.group.lost_group import REASON, is_lost
 from repl.group.member import OpenMember
 from repl.group.membership import counting, leaving
 from repl.group.vote_messages import Action, Ask, Lead, StepDown, Store, VoteReply, VoteRequest
+from repl.shared import undisturbed
 from vlsn.errors import StaleTerm, VlsnLogError
 from vlsn.format.records import GroupEntry
 from vlsn.ids import NodeName, Term, Vlsn
@@ -443,7 +444,7 @@ class Electing:
 
     async def _through(self, event: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
         """Executes ``event`` alone and completely, even if the caller is cancelled."""
-        return await asyncio.shield(self._spawn(self._alone(event)))
+        return await undisturbed(self._spawn(self._alone(event)))
 
     async def _alone(self, event: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
         async with self._door:

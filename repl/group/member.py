@@ -30,6 +30,7 @@ from repl.group.membership import is_listed
 from repl.group.old_images import Told, both
 from repl.group.role import Role, Stage
 from repl.offload import Offload, Workers, settle, settle_error
+from repl.shared import undisturbed
 from repl.web.types import Network
 from vlsn.errors import Damaged, NotListed, NotMaster, Unreachable
 from vlsn.format.records import GroupEntry
@@ -332,7 +333,7 @@ class OpenMember:
         last = self.log.view.range.last
         self.log.rollback(matchpoint, partial(settle(done), None), settle_error(done))
         self._rolling_back = done
-        await asyncio.shield(done)
+        await undisturbed(done)
         self.member.event("rolled_back", to=matchpoint, **{"from": last})
 
     async def drained(self) -> None:

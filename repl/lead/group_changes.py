@@ -34,6 +34,7 @@ from repl.lead.handing_over import HandingOver
 from repl.lead.level_raising import next_raise
 from repl.lead.logged_settings import settings_of
 from repl.lead.tenure import Tenure
+from repl.shared import undisturbed
 from vlsn.errors import (
     BadArgument,
     GroupBusy,
@@ -152,7 +153,7 @@ class Changes:
         durable = self._append(proposed)
         try:
             async with asyncio.timeout(CHANGE_TIMEOUT_S):
-                vlsn = await asyncio.shield(durable)
+                vlsn = await undisturbed(durable)
         except TimeoutError:
             raise OutcomeUnknown(
                 f"the change is logged, but not durable after {CHANGE_TIMEOUT_S:.0f} s; it may become so, or not"

@@ -25,6 +25,7 @@ from struct import Struct
 from typing import Final
 
 from repl.credentials import bearer
+from repl.shared import undisturbed
 from vlsn.errors import BadBody, ChannelClosed
 from vlsn.seams import Buffer
 
@@ -92,7 +93,7 @@ class ProcessChild:
             raise ChannelClosed(str(error)) from None
 
     async def ended(self) -> int:
-        return await asyncio.shield(self._ended)
+        return await undisturbed(self._ended)
 
     def demote(self) -> None:
         if not self._ended.done():
@@ -238,7 +239,7 @@ class ProcessChildren:
             raise
         starting = asyncio.get_running_loop().run_in_executor(self._thread, started)
         try:
-            process = await asyncio.shield(starting)
+            process = await undisturbed(starting)
         except BaseException:
             writer.close()
             starting.add_done_callback(self._unwanted)

@@ -12,6 +12,7 @@ from contextvars import Context
 
 from repl.cdc.child.capture import Capture
 from repl.cdc.consumer import CdcConsumer
+from repl.shared import undisturbed
 from vlsn.errors import ChannelClosed
 from vlsn.seams import Buffer
 
@@ -58,7 +59,7 @@ class FakeChild:
         return said
 
     async def ended(self) -> int:
-        return await asyncio.shield(self._ended)
+        return await undisturbed(self._ended)
 
     def demote(self) -> None:
         self.demoted = True

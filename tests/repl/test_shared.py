@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from repl.shared import Shared
+from repl.shared import Shared, undisturbed
 from vlsn.errors import NotMaster
 
 
@@ -86,3 +86,20 @@ async def test_closing_ends_the_call_and_all_who_wait_or_come() -> None:
         await shared.get()
     assert len(calls.begun) == 1
     assert over.__traceback__ is None, "it is kept, and would keep whoever has asked"
+
+
+async def test_a_cancelled_caller_leaves_a_future_running_and_logs_no_later_error() -> None:
+    logged: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: logged.append(context))
+    due: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    left, stays = (asyncio.create_task(undisturbed(due)) for _ in range(2))
+    await asyncio.sleep(0)
+    left.cancel()
+    await asyncio.wait((left,))
+    assert left.cancelled() and not due.done()
+    due.set_exception(NotMaster("gone"))
+    with pytest.raises(NotMaster):
+        await stays
+    with pytest.raises(NotMaster):
+        await undisturbed(due)
+    assert logged == []
