@@ -139,6 +139,12 @@ class Events:
         events = list(islice(later, limit))
         return {"first": first, "next": events[-1]["number"] + 1 if events else self._next, "events": events}
 
+    def shown(self, most: int) -> list[dict[str, Any]]:
+        """Returns the newest ``most`` events, and the newest ``most`` warnings and errors; the newest first."""
+        looks = [event for event in self._ring if event["level"] != "info"][-most:]
+        newest = list(islice(reversed(self._ring), most))
+        return newest + [event for event in reversed(looks) if event["number"] < newest[-1]["number"]]
+
     def recent(self, kind: str, *names: str) -> list[dict[str, Any]]:
         """Returns the last ten events of ``kind``, the newest first. With ``names``, returns only events with these
         names."""

@@ -1,4 +1,4 @@
-"""Combines calls: callers that ask while a call is running share the next call. Awaits futures that others await, too."""
+"""Combines calls: callers that ask while a call is running share the next call. Awaits futures that outlive callers."""
 
 from __future__ import annotations
 

@@ -84,12 +84,14 @@ class KnownGroup(msgspec.Struct, frozen=True):
 
 class Alarm(msgspec.Struct, frozen=True):
     """A condition of a node that needs a person. ``what`` and ``why`` describe the condition as text. ``kind`` is
-    stable from release to release. ``name`` is the name of the consumer or destination concerned."""
+    stable from release to release. ``name`` is the name of the consumer or destination concerned, and ``command`` the
+    command that mends or shows the condition, for a shell; "" from an older node."""
 
     kind: str
     name: str
     what: str
     why: str
+    command: str = ""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

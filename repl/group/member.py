@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from repl.auth.addresses import is_here
 from repl.auth.keyring import Keyring
@@ -46,6 +46,15 @@ logger = logging.getLogger("vlsnlog")
 P = TypeVar("P")
 
 
+class StoodStill(NamedTuple):
+    """How long no append was acknowledged at a change of master, as the new master measured it: ``seconds`` from the
+    last message of the ``former`` master to the first durable entry of ``term``."""
+
+    term: int
+    seconds: float
+    former: str
+
+
 @dataclass(slots=True)
 class Counts:
     """Counters from a node's start to its stop, for its metrics."""
@@ -66,6 +75,8 @@ class Counts:
     """The number of members that this node, as master, has admitted again after they came back as another
     incarnation."""
     master_changes: int = 0
+    stood_still: StoodStill | None = None
+    """The pause of appends at the last change of master, if this node became the master."""
     refused: Counter[str] = field(default_factory=Counter)
     """The number of calls that were answered with an error, by the error's type."""
 
@@ -114,6 +125,8 @@ class Member:
         self.workers = Workers(seams.threads, on_fatal)
         self.alarms: Callable[[], list[Alarm]] = list
         """Returns the alarms of this node, which are sent in every answer to a hello."""
+        self.heard: tuple[NodeName, float] | None = None
+        """The node that fed this one last, and the time of its last message, by the monotonic clock."""
         self._known_master: tuple[NodeName, int] | None = None
         self._masterless_at = seams.clock.monotonic_s()
 

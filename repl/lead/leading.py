@@ -23,7 +23,7 @@ from repl.group import founding
 from repl.group.claims import Claim
 from repl.group.confirming import Confirming
 from repl.group.founding import Found
-from repl.group.member import Member, OpenMember
+from repl.group.member import Member, OpenMember, StoodStill
 from repl.group.member_holds import overtaken
 from repl.group.peers import ask_all
 from repl.group.replica_lag import ReplicaLag
@@ -99,6 +99,8 @@ class Leading(Tenure):
             self, reads, self._log_note, event=event, full=self.full, pages=lambda: opened.pages
         )
         self.changes = Changes(self, self.handing_over)
+        self._former = None if found is not None else self.member.heard
+        """The former master and the time of its last message, until this term has a durable entry."""
         self._telling: asyncio.TimerHandle | None = None
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -166,6 +168,8 @@ class Leading(Tenure):
 
     def _end(self) -> None:
         self.has_ended = True
+        if self.start:
+            self.member.heard = (self.member.name, self.member.seams.clock.monotonic_s())
         self.handing_over.over()
         self.rounds.close()
         if self.member.state == "MASTER":
@@ -222,6 +226,11 @@ class Leading(Tenure):
 
     def _durable_rose(self, durable: Vlsn) -> None:
         self.log.view.raise_dtvlsn(durable)
+        if self._former is not None and durable >= self.start:
+            former, heard_s = self._former
+            seconds = self.member.seams.clock.monotonic_s() - heard_s
+            self.member.counts.stood_still = StoodStill(self.term, seconds, former)
+            self._former = self.member.heard = None
         self.log.view.fold_acks()
         if not self.changes.settled:
             self.changes.durable_rose(durable)

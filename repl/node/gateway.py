@@ -42,6 +42,9 @@ from repl.node.browser_sessions import PATH as SESSION
 from repl.node.browser_sessions import SessionRoutes
 from repl.node.openapi import PATH as OPENAPI
 from repl.node.openapi import OpenApiRoutes
+from repl.node.overview import PATH as OVERVIEW
+from repl.node.overview import PEER_PATH as PEER_STATUS
+from repl.node.overview import Overview
 from repl.node.peers import NodePeers
 from repl.node.status_http import KEY_PATH, NodeMonitoring, StatusRoutes
 from repl.node.trail import Trail
@@ -84,6 +87,7 @@ class Services:
     repairs: RepairRoutes
     administration: NodeAdministration
     monitoring: NodeMonitoring
+    overview: Overview
 
 
 Methods = Mapping[str, Route]
@@ -152,9 +156,10 @@ class Gateway:
             DESTINATIONS: {"GET": Route(destinations.list, Role.READ, to_master=True)},
             SESSION: {"POST": Route(sessions.open, Role.OPEN), "DELETE": Route(sessions.close, Role.OPEN)},
             "/v1/status": {"GET": Route(status.status, Role.METRICS)},
+            OVERVIEW: {"GET": Route(services.overview.overview, Role.METRICS)},
             OPENAPI: {"GET": Route(OpenApiRoutes(self._route, _OF_COMMITS, pieces).openapi, Role.METRICS)},
             "/v1/events": {"GET": Route(status.events, Role.METRICS)},
-            **_of_members(services.peers, services.repairs),
+            **_of_members(services.peers, services.repairs, services.overview),
             "/v1/group": {"GET": Route(admin.group, Role.METRICS)},
             "/v1/admin/group": {"POST": Route(admin.change_group, Role.ADMIN, to_master=True)},
             "/v1/admin/group/settings": {"POST": Route(admin.change_settings, Role.ADMIN, to_master=True)},
@@ -321,9 +326,10 @@ class Gateway:
         raise NotFound(f"there is no {path[:100]}")
 
 
-def _of_members(peers: NodePeers, repairs: RepairRoutes) -> dict[str, Methods]:
+def _of_members(peers: NodePeers, repairs: RepairRoutes, overview: Overview) -> dict[str, Methods]:
     """Returns the routes of calls between members."""
     return {
+        PEER_STATUS: {"GET": Route(overview.peer_status, Role.KEY)},
         "/v1/peer/hello": {"POST": Route(answering_members(peers.hello), Role.KEY)},
         "/v1/peer/restore": {"POST": Route(repairs.offer, Role.KEY), "GET": Route(repairs.range, Role.KEY)},
         "/v1/peer/block": {"GET": Route(repairs.block, Role.KEY)},

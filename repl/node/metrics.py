@@ -96,6 +96,12 @@ def _metrics(parts: NodeParts) -> Iterator[Metric]:
     yield _counter(
         "master_changes", "How often this node has got another master, or a newer term of it", counts.master_changes
     )
+    if counts.stood_still is not None:
+        yield _gauge(
+            "stood_still_seconds",
+            "No append was acknowledged so long, before this node led last",
+            counts.stood_still.seconds,
+        )
     yield _counter("rollbacks", "Rollbacks of what was not durable", events["rolled_back"])
     refused = CounterMetricFamily("vlsnlog_refused_calls", "Calls answered with an error, by its type", labels=["type"])
     for type in TYPES:

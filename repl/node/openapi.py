@@ -24,7 +24,7 @@ from repl.cdc import cdc_http
 from repl.destinations import destinations_http
 from repl.lead import append_http, feed_ws, produce_ws, transactions_http
 from repl.names import positions_http, sinks_http, tokens_http
-from repl.node import admin_http, browser_sessions, peers, status_http
+from repl.node import admin_http, browser_sessions, overview, peers, status_http
 from repl.node.status import version
 from repl.read import read_http, segments_http, spans_http, tail_http
 from repl.repair import restore_http
@@ -59,6 +59,7 @@ CALLS: Final = (
     *admin_http.CALLS,
     *tokens_http.CALLS,
     *status_http.CALLS,
+    *overview.CALLS,
     OWN,
     *browser_sessions.CALLS,
     *peers.CALLS,

@@ -18,6 +18,7 @@ from repl.names.tokens import NodeTokens
 from repl.node.access import Access
 from repl.node.admin_http import NodeAdministration
 from repl.node.gateway import Services
+from repl.node.overview import Overview
 from repl.node.parts import NodeParts
 from repl.node.peers import NodePeers
 from repl.node.status_http import NodeMonitoring
@@ -50,4 +51,5 @@ def services_of(parts: NodeParts) -> Services:
         trail=parts.trail,
         administration=NodeAdministration(member, parts.restoration),
         monitoring=NodeMonitoring(parts),
+        overview=Overview(parts),
     )

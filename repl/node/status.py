@@ -254,6 +254,7 @@ def _elections(parts: NodeParts) -> dict[str, Any]:
         "stood": events.counts["stands"],
         "won": events.counts["elected"],
         "master_changes": parts.member.counts.master_changes,
+        "stood_still": still._asdict() if (still := parts.member.counts.stood_still) is not None else None,
         "last": history[0] if history else None,
         "history": history,
     }

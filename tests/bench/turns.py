@@ -40,14 +40,22 @@ ESCAPED: Final = b"\x01"
 """A byte that takes six in JSON."""
 ROUTES: Final = (
     *("/healthz", "/readyz", "/metrics", "/", "/v1/status", "/v1/openapi.json", "/v1/events", "/v1/group"),
-    *("/v1/key", "/v1/admin/tokens"),
+    *("/v1/overview", "/v1/key", "/v1/admin/tokens"),
     *("/v1/entries/{last}", "/v1/entries?limit=1000", "/v1/entries?from={last}&wait=60", "/v1/tail?from={last}"),
     *("/v1/entries?from={escaped}&limit=10000", "/v1/entries?from={large}&limit=10000", "/v1/tail?from={escaped}"),
     *("/v1/spans", "/v1/segments", "/v1/segments/1", "/v1/producers/00000000000000ff"),
     *("/v1/consumers", "/v1/consumers/c0", "/v1/sinks", "/v1/sinks/none", "/v1/cdc", "/v1/cdc/none"),
     *("/v1/destinations", "/v1/destinations/d", "/v1/destinations/d/messages?max=100"),
     *("/v1/destinations/d/messages?peek=true&max=10000", "/v1/destinations/d/consume"),
-    *("/v1/produce", "/v1/feed", "/v1/peer/restore", "/v1/peer/block", "/v1/peer/messages", "/v1/peer/copy"),
+    *(
+        "/v1/produce",
+        "/v1/feed",
+        "/v1/peer/restore",
+        "/v1/peer/block",
+        "/v1/peer/messages",
+        "/v1/peer/copy",
+        "/v1/peer/status",
+    ),
 )
 """Each call of ``GET``, some of them for more than one answer."""
 _NDJSON = "POST /v1/entries HTTP/1.1\r\nContent-Type: application/x-ndjson"

@@ -60,6 +60,7 @@ async def test_a_parked_consumer_is_an_alarm_of_every_node_until_it_goes_on() ->
     [alarm] = await until_all_tell(group, [(node, "cdc-parked", "orders")])
     assert alarm["what"] == "consumer orders is parked"
     why = alarm["why"]
+    assert alarm["command"] == f"vlsnlog cdc resume orders --url {group.url(node)}"
     assert why.startswith("it failed 1 times") and f"`vlsnlog cdc resume orders --url {group.url(node)}`" in why
     assert why.replace(f" --url {group.url(node)}", "") == reason
     for name in group.names:
@@ -102,6 +103,7 @@ async def test_a_full_destination_is_an_alarm_of_every_node_until_there_is_room(
         [alarm] = await until_all_tell(group, [(master, "destination-full", "orders")])
         assert alarm["what"].startswith("destination orders is full: ") and said in alarm["what"]
         assert alarm["why"] == "3 messages"
+        assert alarm["command"] == f"vlsnlog dest show orders --url {group.url(master)}"
         full = (await log.destinations.get("orders"))["full"]
         assert (full["policy"], full["why"]) == (policy, "3 messages")
         assert 'vlsnlog_destination_full{destination="orders"} 1.0' in await metrics(group, master)

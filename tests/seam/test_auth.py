@@ -68,6 +68,7 @@ def calls(group: Group, to: str) -> list[tuple[str, str, dict[str, Any] | None]]
         ("GET", "/v1/peer/restore?session=a&segment=1&start=0&end=100&have=0", None),
         ("GET", f"/v1/peer/block?{asks}&term=0&first=1", None),
         ("GET", f"/v1/peer/copy?{asks}&vlsn=1", None),
+        ("GET", f"/v1/peer/status?{asks}", None),
         ("GET", f"/v1/peer/messages?{asks}&uuid=a&since=0&first=1&last=1", None),
     ]
 

@@ -28,7 +28,7 @@ _DESIGN = {
     Role.OPEN: "GET / · GET /errors/no-master · GET /healthz · GET /readyz · GET /v1/key · POST /v1/session · "
     "DELETE /v1/session",
     Role.METRICS: "GET /metrics · GET /v1/openapi.json · GET /v1/status · GET /v1/events · GET /v1/group · "
-    "GET /v1/cdc · GET /v1/cdc/lines",
+    "GET /v1/overview · GET /v1/cdc · GET /v1/cdc/lines",
     Role.READ: "GET /v1/entries · GET /v1/entries/5 · GET /v1/tail · GET /v1/spans · GET /v1/segments · "
     "GET /v1/segments/1 · GET /v1/producers/00000000000000ab · GET /v1/consumers · GET /v1/consumers/billing · "
     "GET /v1/sinks · GET /v1/sinks/billing · GET /v1/destinations · GET /v1/destinations/orders",
@@ -45,7 +45,7 @@ _DESIGN = {
     "POST /v1/admin/checkpoint · POST /v1/admin/rotate · POST /v1/admin/clean · POST /v1/admin/restore · "
     + " · ".join(f"POST /v1/cdc/lines/{order}" for order in ("pause", "resume", "reset", "skip", "resend")),
     Role.KEY: "GET /v1/feed · POST /v1/peer/hello · POST /v1/peer/restore · GET /v1/peer/restore · "
-    "GET /v1/peer/block · GET /v1/peer/messages · GET /v1/peer/copy · POST /v1/peer/vote · "
+    "GET /v1/peer/status · GET /v1/peer/block · GET /v1/peer/messages · GET /v1/peer/copy · POST /v1/peer/vote · "
     "POST /v1/peer/read_index · POST /v1/peer/stand · POST /v1/peer/cdc",
 }
 
