@@ -29,6 +29,7 @@ WORKS = {
     "linearizable": ("by_turns", "Readers that have a majority asked, without and beside idle transactions, by turns."),
     "local": ("local_log", "Opening, verifying and reading a local log, beside plain reads."),
     "networks": ("by_turns", "Writers and a reader by a client's network and by a node's, by turns."),
+    "page": ("page", "The live page: its first paint beside writers, and what an open one costs appends."),
     "peers": ("peers.works", "Three nodes beside etcd, PostgreSQL and Redis, as far as they are installed."),
     "positions": ("by_turns", "Transactions with a consumer's position, and without, plain batches, positions alone."),
     "producers": ("producers", "Exactly-once producers: a submission, a checkpoint, an open, a restore."),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import re
 from collections import Counter
 from collections.abc import Generator
 from typing import Any
@@ -141,3 +144,13 @@ def test_a_node_tells_its_metrics_once_in_a_while_and_where_it_is_at_once(monkey
         await group.stop()
 
     run(main())
+
+
+async def test_the_page_runs_its_own_script_alone() -> None:
+    answer = await call(Gateway((await started()).services), "GET", "/")
+    policy = answer.headers["Content-Security-Policy"]
+    assert "unsafe" not in policy and "default-src 'none'" in policy
+    for tag in ("script", "style"):
+        [inside] = re.findall(rf"<{tag}>(.*?)</{tag}>", bytes(answer.body).decode(), re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
