@@ -58,11 +58,11 @@ def test_a_key_that_the_settings_name_is_the_key() -> None:
 
 
 def test_without_a_home_the_command_that_makes_a_key_is_named() -> None:
-    with pytest.raises(BadArgument, match="vlsnlog key new FILE"):
+    with pytest.raises(BadArgument, match="vlsnlog key create FILE"):
         with_key(config("127.0.0.1"), FakeDisk(), SeededRandom(1), {"HOME": "relative"})
     full = FakeDisk()
     full.fail_at(lambda call: call.name == "make_directory")
-    with pytest.raises(BadArgument, match="vlsnlog key new FILE"):
+    with pytest.raises(BadArgument, match="vlsnlog key create FILE"):
         with_key(config("127.0.0.1"), full, SeededRandom(1), HOME)
 
 

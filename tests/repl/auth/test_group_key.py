@@ -127,7 +127,7 @@ def kept(mode: int, owner: int, group: int) -> FakeDisk:
 
 
 def test_a_missing_key_names_the_command_that_makes_one() -> None:
-    with pytest.raises(BadArgument, match=f"no file {PATH}.*vlsnlog key new FILE"):
+    with pytest.raises(BadArgument, match=f"no file {PATH}.*vlsnlog key create FILE"):
         group_key.read(FakeDisk(), PATH)
 
 
