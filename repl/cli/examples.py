@@ -75,7 +75,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "repair": "vlsnlog repair data/n3 --from-audit report.json --dry-run",
     "truncate": "vlsnlog truncate data/n3 --after 1200",
     "bench append": "vlsnlog bench append --writers 64 --seconds 10",
-    "bench bulk": "vlsnlog bench bulk --batch 100",
+    "bench bulk": "vlsnlog bench bulk --batch 100 --tls",
     "bench http": "vlsnlog bench http --writers 16",
     "bench catchup": "vlsnlog bench catchup",
     "bench recover": "vlsnlog bench recover",
