@@ -11,10 +11,10 @@ from repl.auth import group_key
 from repl.auth.default_key import anonymous_of, with_key
 from repl.config import NodeConfig
 from repl.credentials.loopback import is_loopback
-from tests.fakes.disk import FakeDisk
 from tests.fakes.random import SeededRandom
 from vlsn.errors import BadArgument
 from vlsn.ids import NodeName
+from vlsnlog.testing.fakes.disk import FakeDisk
 
 HOME = {"HOME": "/home/a"}
 
