@@ -1,4 +1,4 @@
-"""``vlsnlog export``: writes the log's entries as Parquet or JSON files, each exactly once, with Spark."""
+"""``vlsnlog export``: writes the log's entries as Parquet or JSON files with Spark, or to a Delta table; each once."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from repl.cli.report import count, print_json, several, size
 from repl.cli.signals import end_at_once, unwound_by_signals
 
 if TYPE_CHECKING:
-    from repl.export.job import Bound
     from repl.export.manifest import Manifest
+    from repl.export.request import Bound, Request
+
+
+DELTA = "delta"
 
 
 @click.command(cls=Command)
 @click.argument("source", metavar="SOURCE")
 @click.option("--to", required=True, metavar="URL", help="A directory, or an fsspec URL such as s3://bucket/lake.")
-@click.option("--format", type=click.Choice(["parquet", "json"]), required=True, help="json: an object a line.")
+@click.option("--format", type=click.Choice(["parquet", "json", "delta"]), required=True,
+              help="json: an object a line; delta: a Delta table, without Spark.")  # fmt: skip
 @click.option("--continuous", is_flag=True, help="Continue with new entries, until it is stopped.")
 @click.option("--interval", type=FiniteRange(0.1, 86_400), default=10.0, show_default=True,
               help="Seconds for which entries are gathered into a batch, with --continuous.")  # fmt: skip
@@ -51,10 +55,11 @@ def export(
     """Write the durable entries of SOURCE as files, each exactly once; if started again, continue after the last batch.
 
     SOURCE: a node's URL, several URLs of one group with commas, or the directory of a stopped node. A batch is
-    committed by its manifest, in `_manifests` of the target.
+    committed by its manifest, in `_manifests` of the target, and in a Delta table by a version of the table.
     """
-    check_spark("an export")
-    from repl.export.job import Request, run_export
+    if format != DELTA:
+        check_spark("an export")
+    from repl.export.request import Request
 
     request = Request(
         source=source,
@@ -72,8 +77,12 @@ def export(
         one_exporter=one_exporter,
         spark_master=spark_master,
     )
-    keep_py4j_quiet()
     unwound_by_signals()
+    if format == DELTA:
+        _to_delta(request, as_json)
+        return
+    keep_py4j_quiet()
+    from repl.export.job import run_export
 
     def show(manifest: Manifest) -> None:
         if as_json:
@@ -95,8 +104,28 @@ def export(
         click.echo(f"{to} is exported up to {held}" if last is not None else f"{source}: nothing to export yet")
 
 
+def _to_delta(request: Request, as_json: bool) -> None:
+    from repl.export.delta import DeltaBatch, run_delta_export
+
+    def show(batch: DeltaBatch) -> None:
+        gap = batch.gap
+        if as_json:
+            found = {name: getattr(batch, name) for name in ("version", "first", "last", "rows", "files")}
+            print_json({**found, "gap": None if gap is None else {"first": gap.first, "last": gap.last}})
+        else:
+            words = f"VLSN {batch.first} to {batch.last}: {several(batch.rows, 'row')} in version {batch.version}"
+            missing = "" if gap is None else f"; VLSN {count(gap.first)} to {count(gap.last)} were trimmed before"
+            click.echo(words + missing)
+        sys.stdout.flush()
+
+    last = run_delta_export(request, on_batch=show, on_trouble=lambda text: click.echo(f"vlsnlog: {text}", err=True))
+    if not as_json:
+        done = f"{request.to} is exported up to VLSN {last}"
+        click.echo(done if last else f"{request.source}: nothing to export yet")
+
+
 def _bound(place: Place) -> Bound:
-    from repl.export.job import Bound
+    from repl.export.request import Bound
 
     return Bound(place.text, place.vlsn, place.time_us)
 

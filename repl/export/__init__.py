@@ -12,14 +12,15 @@ No node imports this package. ``docs/export.md`` is for users; ``commit`` descri
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from repl.export.job import Request, run_export
+    from repl.export.job import run_export
+    from repl.export.request import Request
 
 __all__ = ["Request", "run_export"]
 
 
 def __getattr__(name: str) -> object:
     if name in __all__:
-        from repl.export import job
+        from repl.export import job, request
 
-        return getattr(job, name)
+        return getattr(request if name == "Request" else job, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

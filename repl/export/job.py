@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 from uuid import uuid4
 
 from repl.audit.session import Progress, SparkJobs, spark_context
@@ -23,51 +23,14 @@ from repl.export.manifest import DataFile, Gap, Manifest, Settings
 from repl.export.objects import Target, target_of
 from repl.export.origin import Origin, check_same_log, origin_of
 from repl.export.partitioning import escaped, partitioning_of
+from repl.export.request import BATCH_ENTRIES_MAX, FILE_BYTES_MIN, Request
 from repl.export.writing import FORMATS, Plan
 from repl.files.parquet import COLUMNS
 from repl.spark.batch import VisibleReader
 from repl.spark.options import Use, read_options
 from repl.spark.places import is_url
 from vlsn.errors import BadArgument, Damaged, Lagging, Trimmed, Unreachable, VlsnLogError, said_of
-from vlsn.limits import MIB
 from vlsn.real.clock import SystemClock
-
-BATCH_ENTRIES: Final = 1_000_000
-BATCH_ENTRIES_MAX: Final = 100_000_000
-FILE_BYTES: Final = 128 * MIB
-FILE_BYTES_MIN: Final = MIB
-INTERVAL_S: Final = 10.0
-"""A continuous export checks for new entries once in this many seconds. By default, a batch also covers this many
-seconds of entries."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """A position in the log, as the user has typed it: a VLSN, a time, or the word ``end``."""
-
-    text: str
-    vlsn: int = 0
-    time_us: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """The parameters of an export, which ``run_export`` checks."""
-
-    source: str
-    to: str
-    format: str
-    partition_by: str = ""
-    key_prefix: bytes = b""
-    begin: Bound | None = None
-    upto: Bound | None = None
-    continuous: bool = False
-    interval_s: float = INTERVAL_S
-    batch_entries: int = BATCH_ENTRIES
-    file_bytes: int = FILE_BYTES
-    skip_trimmed: bool = False
-    one_exporter: bool = False
-    spark_master: str = "local[2]"
 
 
 def run_export(

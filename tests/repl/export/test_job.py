@@ -11,8 +11,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from repl.export.job import Bound, Request, TaskFailed, run_export
+from repl.export.job import TaskFailed, run_export
 from repl.export.manifest import BadTarget, Kind, Manifest, decode
+from repl.export.request import Bound, Request
 from repl.files.parquet import COLUMNS
 from repl.spark.batch import VisibleReader
 from repl.spark.options import Use, read_options

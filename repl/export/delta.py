@@ -1,0 +1,306 @@
+"""Exports a log to a Delta table, without Spark: ``vlsnlog export --format delta``. Each entry is in the table once.
+
+    log ─► record batches ─► Parquet files ─► _delta_log/N.json, the commit point: the files, and
+                                              txn vlsnlog/GROUP       the batch's last VLSN
+                                              txn vlsnlog/GROUP/term  … /time, /crc: the block at that VLSN
+
+1. Version N of a table is created once. A batch is committed as the version after the one that was read, and is not
+   tried again by the library. So of two exporters one commits, and the other finds the position moved.
+2. The position is in the table itself, as application transactions. They stay when the table's history is cleaned.
+3. Files of a batch that was not committed belong to no version. ``VACUUM`` removes them.
+
+The library does not sync: after a power cut, the last versions of a table on a local disk may be damaged.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+from repl.client.reader import LINEARIZABLE
+from repl.export.manifest import BadTarget, Fenced, Gap, Mark
+from repl.export.origin import Origin, origin_of
+from repl.export.request import Bound, Request
+from repl.spark.places import is_url
+from vlsn.errors import BadArgument, Lagging, Trimmed, Unreachable
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+NEEDS: Final = "--format delta needs deltalake and PyArrow; install them with: pip install 'vlsnlog[delta]'"
+APP: Final = "vlsnlog"
+_CONFIGURATION: Final = ("vlsnlog.group", "vlsnlog.key_prefix", "vlsnlog.begin")
+TRIES_MAX: Final = 20
+"""How often a batch is committed anew, because somebody else has changed the table meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaBatch:
+    """A committed batch: the table's ``version`` that has it, its VLSNs, and the rows and files that it added."""
+
+    version: int
+    first: int
+    last: int
+    rows: int
+    files: int
+    gap: Gap | None
+
+
+@dataclass(slots=True)
+class _Read:
+    """How many rows the table's writer has taken."""
+
+    rows: int = 0
+
+
+def run_delta_export(
+    request: Request,
+    *,
+    on_batch: Callable[[DeltaBatch], None] = lambda batch: None,
+    on_trouble: Callable[[str], None] = lambda text: None,
+) -> int:
+    """Exports entries to the Delta table at ``request.to``, and returns the last VLSN that the table has; 0 without
+    any. ``on_batch`` is called after each commit, ``on_trouble`` with the reason why a continuous export waits.
+
+    After any interruption a new start continues after the last commit. Raises ``BadArgument`` and ``BadTarget`` before
+    anything is written. Also raises ``Fenced``, ``Trimmed``, ``Unreachable``, ``Damaged``."""
+    _check(request)
+    origin = origin_of(request.source)
+    try:
+        return _DeltaExport(request, origin, on_batch, on_trouble).run()
+    finally:
+        origin.close()
+
+
+def _check(request: Request) -> None:
+    if find_spec("deltalake") is None or find_spec("pyarrow") is None:
+        raise BadArgument(NEEDS)
+    if request.partition_by:
+        raise BadArgument("--partition-by: a Delta table is written without partitions; filter by vlsn or time")
+    if request.continuous and not is_url(request.source):
+        raise BadArgument("--continuous follows a group: name its URLs, not a directory")
+    if not is_url(request.source) and not os.path.isdir(request.source):
+        raise BadArgument(f"{request.source}: is no directory; name one stopped node's, or http:// URLs")
+    begin, upto = request.begin, request.upto
+    if begin is not None and upto is not None and begin.vlsn > upto.vlsn > 0:
+        raise BadArgument(f"--to-vlsn {upto.text} is before --from {begin.text}")
+
+
+class _DeltaExport:
+    def __init__(
+        self,
+        request: Request,
+        origin: Origin,
+        on_batch: Callable[[DeltaBatch], None],
+        on_trouble: Callable[[str], None],
+    ) -> None:
+        self._request, self._origin = request, origin
+        self._on_batch, self._on_trouble = on_batch, on_trouble
+        self._group = origin.group()
+        self._app = f"{APP}/{self._group}"
+        self._settings = dict(
+            zip(
+                _CONFIGURATION,
+                (self._group, request.key_prefix.hex(), request.begin.text if request.begin is not None else ""),
+                strict=True,
+            )
+        )
+
+    def run(self) -> int:
+        from deltalake import DeltaTable
+
+        begin = self._place(self._request.begin)
+        if not DeltaTable.is_deltatable(self._request.to):
+            if self._end() < begin and not self._request.continuous:
+                return 0
+            self._create()
+        table = DeltaTable(self._request.to)
+        self._check_table(table)
+        last = self._last(table)
+        if not last:
+            last = begin - 1
+        while True:
+            try:
+                end = self._end()
+                while last < end:
+                    table, batch = self._batch(table, last, end)
+                    last = batch.last
+                    self._on_batch(batch)
+                if not self._request.continuous or self._is_past(end):
+                    return last if self._last(table) else 0
+            except (Unreachable, Lagging) as error:
+                if not self._request.continuous:
+                    raise
+                self._on_trouble(f"{error}; trying again every {self._request.interval_s:g} s")
+            time.sleep(self._request.interval_s)
+
+    # The range.
+
+    def _place(self, bound: Bound | None) -> int:
+        """Returns the first VLSN of a new table."""
+        if bound is None:
+            return self._origin.first()
+        if bound.vlsn:
+            return bound.vlsn
+        return self._origin.end() + 1 if bound.time_us is None else self._origin.at_time(bound.time_us)
+
+    def _end(self) -> int:
+        """Returns the last VLSN that is both requested and durable."""
+        end, upto = self._origin.end(), self._request.upto
+        if upto is None:
+            return end
+        return min(end, upto.vlsn if upto.time_us is None else self._origin.at_time(upto.time_us + 1) - 1)
+
+    def _is_past(self, end: int) -> bool:
+        upto = self._request.upto
+        return upto is not None and (end >= upto.vlsn if upto.time_us is None else end < self._origin.end())
+
+    # The table.
+
+    def _create(self) -> None:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        try:
+            DeltaTable.create(
+                self._request.to,
+                _schema(),
+                mode="error",
+                description=f"entries of the vlsnlog group {self._group}",
+                configuration={"delta.appendOnly": "true", **self._settings},
+                raise_if_key_not_exists=False,
+            )
+        except DeltaError as error:  # another exporter has created it, which the checks find
+            if not DeltaTable.is_deltatable(self._request.to):
+                raise BadTarget(f"{self._request.to}: {error}") from None
+
+    def _check_table(self, table: DeltaTable) -> None:
+        """Raises ``BadTarget`` unless this log and these options have begun the table, and ``BadArgument`` for other
+        options."""
+        import pyarrow as pa
+
+        to, held = self._request.to, table.metadata().configuration
+        if _CONFIGURATION[0] not in held:
+            raise BadTarget(f"{to} is a Delta table that no export has made: use another --to")
+        if held[_CONFIGURATION[0]] != self._group:
+            raise BadTarget(f"{to} has group {held[_CONFIGURATION[0]]!r}, and {self._origin.text} is {self._group!r}")
+        if any(held.get(name) != value for name, value in self._settings.items()):
+            raise BadArgument(f"{to} was begun with another --from or --key-prefix: continue with the same")
+        there = pa.schema(table.schema().to_arrow())
+        if [(each.name, each.type) for each in there] != [(each.name, each.type) for each in _schema()]:
+            raise BadTarget(f"{to} has other columns now: {', '.join(there.names)}")
+        self._check_same_log(table)
+
+    def _check_same_log(self, table: DeltaTable) -> None:
+        last, mark = self._last(table), self._mark(table)
+        if not last:
+            return
+        end, first = self._origin.end(last), self._origin.first()
+        if last > end:
+            raise BadTarget(
+                f"{self._request.to} has VLSN up to {last}, and {self._origin.text} is durable up to {end}: it lags, "
+                "was cut, or is another log"
+            )
+        if last >= first and self._origin.block_at(last).mark != mark:
+            raise BadTarget(
+                f"{self._origin.text} has another block at VLSN {last} than {self._request.to}: it was cut, or is "
+                "another group of that name; use another --to"
+            )
+
+    def _last(self, table: DeltaTable) -> int:
+        """Returns the last VLSN that the table has; 0 before the first batch."""
+        return table.transaction_version(self._app) or 0
+
+    def _mark(self, table: DeltaTable) -> Mark:
+        term, time_us, crc = (table.transaction_version(f"{self._app}/{name}") or 0 for name in ("term", "time", "crc"))
+        return Mark(term, time_us, crc)
+
+    # A batch.
+
+    def _batch(self, table: DeltaTable, held: int, end: int) -> tuple[DeltaTable, DeltaBatch]:
+        """Commits the next batch. Returns the table with it. Raises ``Fenced`` if another exporter was sooner."""
+        from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+        from deltalake.exceptions import CommitFailedError
+
+        before = self._last(table)
+        first, gap = self._first_after(held, begun=bool(before))
+        block = self._origin.block_at(min(first + self._request.batch_entries - 1, end))
+        last, mark = min(block.last, end), block.mark
+        marks = {"term": mark.term, "time": mark.time_us, "crc": mark.crc32c}
+        said = {"vlsnlog.first": str(first), "vlsnlog.last": str(last)}
+        if gap is not None:
+            said["vlsnlog.gap"] = f"{gap.first}-{gap.last}"
+        properties = CommitProperties(
+            custom_metadata=said,
+            max_commit_retries=0,
+            app_transactions=[
+                Transaction(self._app, last),
+                *(Transaction(f"{self._app}/{name}", value) for name, value in marks.items()),
+            ],
+        )
+        for _ in range(TRIES_MAX):
+            read = _Read()
+            try:
+                write_deltalake(
+                    table,
+                    self._rows(first, last, read),
+                    mode="append",
+                    target_file_size=self._request.file_bytes,
+                    commit_properties=properties,
+                )
+            except CommitFailedError:
+                table = DeltaTable(self._request.to)
+                if self._last(table) != before:
+                    raise Fenced(f"{self._request.to}: another export has continued it") from None
+                self._check_table(table)
+                continue
+            table = DeltaTable(self._request.to)
+            files = int(table.history(1)[0].get("operationMetrics", {}).get("num_added_files", 0))
+            return table, DeltaBatch(table.version(), first, last, read.rows, files, gap)
+        raise Fenced(f"{self._request.to}: somebody else changed the table {TRIES_MAX} times while a batch was written")
+
+    def _first_after(self, held: int, *, begun: bool) -> tuple[int, Gap | None]:
+        """Returns the first VLSN of the next batch, and the VLSNs that are missing before it. Raises ``Trimmed``."""
+        due, there = held + 1, self._origin.first()
+        if there <= due:
+            return due, None
+        if not begun and self._request.begin is None:
+            return there, None
+        if not self._request.skip_trimmed:
+            raise Trimmed(
+                f"{self._origin.text} begins at VLSN {there}, and VLSN {due} is due: retention has removed what was "
+                "not exported yet; --skip-trimmed continues there, and the commit says so",
+                first=there,
+            )
+        return there, Gap(due, there - 1)
+
+    def _rows(self, first: int, last: int, read: _Read) -> Any:
+        """Reads the batch as Arrow record batches, with the columns of the table."""
+        import pyarrow as pa
+
+        from repl.arrow.read import read_arrow
+
+        source, prefix, schema = self._request.source, self._request.key_prefix or None, _schema()
+        # a node that is behind the master would end before ``last``, and is asked to catch up first
+        freshness = {"consistency": LINEARIZABLE} if is_url(source) else {}
+        found = read_arrow(source, first, last, key_prefix=prefix, **freshness)  # type: ignore[arg-type]
+
+        def batches() -> Iterator[Any]:
+            for each in found:
+                read.rows += each.num_rows
+                yield each.cast(schema)
+
+        return pa.RecordBatchReader.from_batches(schema, batches())
+
+
+def _schema() -> Any:
+    """Returns the table's columns. Delta has no unsigned numbers, and VLSNs never reach 2**63."""
+    import pyarrow as pa
+
+    from repl.arrow.batches import SCHEMA
+
+    return pa.schema([pa.field(each.name, pa.int64() if each.type == pa.uint64() else each.type) for each in SCHEMA])
