@@ -64,7 +64,7 @@ docs: $(STAMP) ## build the site of these pages in site/; a broken link, a missi
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml
 	@echo "the site is in site/index.html"
 
-reference: $(STAMP) ## make the pages of docs/reference from the code
+reference: $(STAMP) ## make the pages of docs/reference and docs/man from the code
 	@$(BIN)/python -m tests.pages
 
 fuzz-http: $(STAMP) ## calls from the OpenAPI document, right and wrong ones, on three nodes: EXAMPLES=200 SEED=7

@@ -225,9 +225,11 @@ def prepare(
     base_port: int = 7701,
     group: str | None = None,
     settings: Mapping[str, Any] | None = None,
+    certificates: Path | None = None,
 ) -> Cluster:
     """Prepares a cluster in ``directory`` and writes the nodes' config files; starts nothing. If the directory has a
-    cluster already, everything except the ports is kept. ``settings`` are written to new config files. Raises
+    cluster already, everything except the ports is kept. ``settings`` are written to new config files. With
+    ``certificates``, a directory with ca.pem and each node's NAME.pem and NAME.key, the nodes speak TLS alone. Raises
     ``BadArgument`` for another number of nodes, a wrong group or setting, or a port that is in use."""
     directory = Path(os.path.abspath(directory))
     if (directory / LOCK_NAME).exists():
@@ -240,7 +242,8 @@ def prepare(
         raise BadArgument(f"nodes: {directory} holds a cluster of {size}; give --nodes {size} or another --dir")
     if base_port + size - 1 > 65_535:
         raise BadArgument(f"base_port: {base_port} leaves no room for {size} ports; choose a lower one")
-    urls = {f"n{number}": f"http://127.0.0.1:{base_port + number - 1}" for number in range(1, size + 1)}
+    scheme = "http" if certificates is None else "https"
+    urls = {f"n{number}": f"{scheme}://127.0.0.1:{base_port + number - 1}" for number in range(1, size + 1)}
     held = config.load_node_config(path=existing[0], environment={}).group if existing else None
     if group is not None:
         config.check_name("group", group)
@@ -257,8 +260,25 @@ def prepare(
         group_key.make(PosixDisk(), str(directory / KEY_FILE), SystemRandom())
         settings["group_key"] = f"../{KEY_FILE}"
     for name in urls:
-        _write_config(directory / name, name, urls, group or held or config.DEFAULT_GROUP, settings)
-    return Cluster(directory, [Node(name, directory / name, url) for name, url in urls.items()], network)
+        own = settings | _tls_settings(name, certificates)
+        _write_config(directory / name, name, urls, group or held or config.DEFAULT_GROUP, own)
+    made = [
+        Node(name, directory / name, url, environment=_variables(_tls_settings(name, certificates)))
+        for name, url in urls.items()
+    ]
+    return Cluster(directory, made, network)
+
+
+def _tls_settings(name: str, certificates: Path | None) -> dict[str, str]:
+    if certificates is None:
+        return {}
+    files = {"tls_cert": f"{name}.pem", "tls_key": f"{name}.key", "tls_ca": "ca.pem"}
+    return {"tls": "require", **{setting: str(certificates / file) for setting, file in files.items()}}
+
+
+def _variables(settings: Mapping[str, str]) -> dict[str, str]:
+    """Returns settings as environment variables, so that those of this process do not replace them."""
+    return {config.ENVIRONMENT_PREFIX + name.upper(): value for name, value in settings.items()}
 
 
 def free_base_port(nodes: int = 3) -> int:

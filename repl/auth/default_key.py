@@ -29,7 +29,9 @@ def with_key(config: NodeConfig, disk: Disk, random: Random, environment: Mappin
     try:
         group_key.make(disk, str(path), random)
     except BadArgument as error:
-        raise BadArgument(f"{error}; or make one elsewhere, and name it as group_key: `vlsnlog key new FILE`") from None
+        raise BadArgument(
+            f"{error}; or make one elsewhere, and name it as group_key: `vlsnlog key create FILE`"
+        ) from None
     return replace(config, group_key=path)
 
 
@@ -49,5 +51,5 @@ def _path(group: str, environment: Mapping[str, str]) -> Path:
         return Path(home) / ".local" / "state" / "vlsnlog" / f"{group}.key"
     raise BadArgument(
         f"group_key: not given, and there is neither {STATE_HOME} nor HOME to keep it in; make one, and name it as "
-        "group_key: `vlsnlog key new FILE`"
+        "group_key: `vlsnlog key create FILE`"
     )

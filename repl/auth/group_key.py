@@ -112,7 +112,7 @@ def decode(data: bytes, path: str) -> GroupKeys:
             raise BadArgument(f"group_key: line {number} of {path} is not an ID and 64 hex digits")
         keys.append(Key(match[1], bytes.fromhex(match[2])))
     if not keys:
-        raise BadArgument(f"group_key: {path} has no key; make one with: `vlsnlog key new FILE`")
+        raise BadArgument(f"group_key: {path} has no key; make one with: `vlsnlog key create FILE`")
     if len(keys) > KEYS_MAX or len({key.id for key in keys}) < len(keys):
         raise BadArgument(f"group_key: {path} must have at most {KEYS_MAX} keys, each with an ID of its own")
     return GroupKeys(tuple(keys))
@@ -124,7 +124,7 @@ def read(disk: Disk, path: str) -> GroupKeys:
         file = disk.open(path)
     except FileNotFoundError:
         raise BadArgument(
-            f"group_key: there is no file {path}; copy the group's key there, or make one: `vlsnlog key new FILE`"
+            f"group_key: there is no file {path}; copy the group's key there, or make one: `vlsnlog key create FILE`"
         ) from None
     except (OSError, VlsnLogError) as error:
         raise BadArgument(f"group_key: {path} cannot be read: {said_of(error)}") from None

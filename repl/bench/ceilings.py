@@ -18,6 +18,7 @@ from aiohttp import web
 
 from repl.bench.raw_disk import synced_writes
 from repl.bench.report import Ceilings
+from repl.bench.tls_stream import tls_stream
 
 MIB = 1 << 20
 SYNCS = 200
@@ -27,13 +28,15 @@ ECHO_IN_FLIGHT = 64
 ECHO_BYTES = 128
 
 
-async def measure_ceilings(directory: Path) -> Ceilings:
-    """Measures the disk in ``directory`` (with a temporary file of 32 MiB), and sockets on loopback."""
+async def measure_ceilings(directory: Path, certificates: Path | None = None) -> Ceilings:
+    """Measures the disk in ``directory`` (with a temporary file of 32 MiB), and sockets on loopback. With
+    ``certificates``, those of a cluster's nodes, also measures a stream of TLS."""
     small, large = [await asyncio.to_thread(synced_writes, directory, *each) for each in ((512, SYNCS), (MIB, WRITES))]
     return Ceilings(
         fdatasync_p50_ms=round(float(np.median(small)), 4),
         ws_msgs_per_s=round(await _websocket(), 1),
         seq_write_mb_per_s=round(len(large) * MIB / float(large.sum()) / 1e3, 1),
+        tls_stream_mb_per_s=None if certificates is None else await tls_stream(certificates),
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from ssl import SSLContext
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -38,7 +39,7 @@ class _Connection(asyncio.Protocol):
         if time.perf_counter() < self._stop:
             self._send()
         else:
-            self._transport.close()
+            self._transport.abort()  # under uvloop, a close by TLS fails if the node closes at the same time
 
     def connection_lost(self, error: Exception | None) -> None:
         if error is not None or time.perf_counter() < self._stop:
@@ -55,8 +56,11 @@ def _content_length(head: bytes) -> int:
     return int(head[at + 15 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
 
 
-async def post_many(url: str, path: str, *, body: bytes, connections: int, seconds: float) -> Outcome:
-    """Posts over many connections to the master at ``url``. Only answers with status 200 are counted."""
+async def post_many(
+    url: str, path: str, *, body: bytes, connections: int, seconds: float, context: SSLContext | None = None
+) -> Outcome:
+    """Posts over many connections to the master at ``url``, by TLS if there is a ``context``. Only answers with status
+    200 are counted."""
     parts = urlsplit(url)
     samples = Samples()
     request = (
@@ -70,6 +74,7 @@ async def post_many(url: str, path: str, *, body: bytes, connections: int, secon
             lambda: _Connection(request, samples=samples, stop=start + seconds),
             parts.hostname or "127.0.0.1",
             parts.port or 80,
+            ssl=context,
         )
         opened.append(connection)
     await asyncio.gather(*(connection.ended for connection in opened))

@@ -23,11 +23,26 @@ class Ceilings:
     ``fdatasync_p50_ms``: one 512-byte write and its ``fdatasync``, in a zero-filled file beside the data.
     ``ws_msgs_per_s``: WebSocket messages echoed between two processes, 64 of them unanswered at a time.
     ``seq_write_mb_per_s``: 1 MiB writes, each synced, into a zero-filled file.
+    ``tls_stream_mb_per_s``: one TLS connection on loopback between two processes; None for a run without TLS.
     """
 
     fdatasync_p50_ms: float
     ws_msgs_per_s: float
     seq_write_mb_per_s: float
+    tls_stream_mb_per_s: float | None = None
+
+    def json(self) -> dict[str, float]:
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def line(self) -> str:
+        shown = (
+            f"this machine alone: fdatasync p50 {self.fdatasync_p50_ms:.3f} ms,"
+            f" WebSocket echo {self.ws_msgs_per_s:,.0f} messages/s,"
+            f" synced 1 MiB writes {self.seq_write_mb_per_s:,.0f} MB/s"
+        )
+        return (
+            shown if self.tls_stream_mb_per_s is None else f"{shown}, TLS stream {self.tls_stream_mb_per_s:,.0f} MB/s"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +124,7 @@ class BenchReport:
             "p50_ms": done.percentile(50),
             "p99_ms": done.percentile(99),
             "errors": done.errors,
-            "ceilings": asdict(self.ceilings),
+            "ceilings": self.ceilings.json(),
             **self.memory.json(),
             **done.more,
         }
@@ -128,11 +143,7 @@ class BenchReport:
         if row["p50_ms"] is not None:
             shown.append(f"  latency p50 {row['p50_ms']:.3f} ms, p99 {row['p99_ms']:.3f} ms")
         shown += [f"  {name.replace('_', ' ')}: {value}" for name, value in self.outcome.more.items()]
-        shown.append(
-            f"  this machine alone: fdatasync p50 {self.ceilings.fdatasync_p50_ms:.3f} ms,"
-            f" WebSocket echo {self.ceilings.ws_msgs_per_s:,.0f} messages/s,"
-            f" synced 1 MiB writes {self.ceilings.seq_write_mb_per_s:,.0f} MB/s"
-        )
+        shown.append(f"  {self.ceilings.line()}")
         if self.memory.bytes:
             shown.append(
                 f"  memory used once before: {self.memory.bytes / 1e6:,.0f} MB in {self.memory.seconds:.1f} s,"

@@ -41,6 +41,8 @@ class BenchOptions:
     touch_memory: bool = True
     """Whether memory is used once before a temporary cluster starts (see ``memory``). The option has no effect with
     ``url``."""
+    tls: bool = False
+    """Whether the temporary cluster speaks TLS alone, with certificates that are made for the run."""
 
 
 def run_bench(options: BenchOptions, works: Mapping[str, Work] = WORKS) -> BenchReport:
@@ -59,6 +61,8 @@ def run_bench(options: BenchOptions, works: Mapping[str, Work] = WORKS) -> Bench
     _check(options, writers, batch)
     if work.own_only and options.url is not None:
         raise BadArgument(f"{options.work} kills and starts nodes, so it runs on a cluster of its own: leave out --url")
+    if options.tls and options.url is not None:
+        raise BadArgument("tls: makes certificates for a cluster of its own: leave out --url, or give one of https://")
     given = Given(",".join(split_urls(options.url))) if options.url is not None else None
     load = Load(
         seconds=options.seconds,
@@ -73,18 +77,16 @@ def run_bench(options: BenchOptions, works: Mapping[str, Work] = WORKS) -> Bench
     if given is not None or not options.touch_memory:
         reserved = 0
     with Reserve(reserved) as reserve:  # outside the event loop, which would delay Ctrl-C until all memory is touched
-        outcome, ceilings = uvloop.run(_measured(work, given, settings, load))
+        outcome, ceilings = uvloop.run(_measured(work, given or Own(settings, tls=options.tls), load))
     shape = options.work, writers, options.size, batch, options.acks
     return BenchReport(*shape, outcome, ceilings, reserve.touched, load.durability)
 
 
-async def _measured(
-    work: Work, given: Given | None, settings: Mapping[str, str | int | float], load: Load
-) -> tuple[Outcome, Ceilings]:
-    target = given or Own(settings)
+async def _measured(work: Work, target: Given | Own, load: Load) -> tuple[Outcome, Ceilings]:
     async with target:
         check_space(target.directory, load.bytes_max)
-        ceilings = await measure_ceilings(target.directory)
+        certificates = target.certificates if isinstance(target, Own) else None
+        ceilings = await measure_ceilings(target.directory, certificates)
         return await work.run(target, load), ceilings
 
 

@@ -19,7 +19,11 @@ from typing import Any, Final, Self
 from repl.client.connect import connect
 from repl.client.endpoints import Endpoints
 from repl.cluster import Node, free_base_port, prepare
+from repl.config import DEFAULT_GROUP
+from repl.net.certificates import HOSTS, make_authority, make_for
 from repl.net.network import AiohttpNetwork
+from repl.net.tls import node_uri
+from repl.tls_files import TlsFiles
 from vlsn.errors import BadArgument, NoSpace
 
 NODES = 3
@@ -49,6 +53,8 @@ class Given:
 
     token: Final = None
     """The token of the environment, if it has one."""
+    tls: Final = None
+    """The TLS files of the environment."""
 
     def __init__(self, urls: str) -> None:
         self.urls = urls
@@ -66,14 +72,24 @@ class Given:
 class Own:
     """Three nodes in a temporary directory (``TMPDIR``), or in the directory ``within``.
 
-    ``settings`` are settings of the nodes, such as ``checkpoint_bytes``.
+    ``settings`` are settings of the nodes, such as ``checkpoint_bytes``. With ``tls`` the nodes speak TLS alone, with
+    certificates that are made for this cluster.
     """
 
     token: Final = ""
 
-    def __init__(self, settings: Mapping[str, str | int | float] | None = None, *, within: Path | None = None) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, str | int | float] | None = None,
+        *,
+        within: Path | None = None,
+        tls: bool = False,
+    ) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="vlsnlog-bench-", dir=within))
         self._settings = settings
+        self.certificates = self.directory / "certificates" if tls else None
+        self.tls = TlsFiles(ca=str(self.certificates / "ca.pem")) if self.certificates is not None else None
+        """The files with which clients call this cluster."""
 
     @property
     def urls(self) -> str:
@@ -85,9 +101,15 @@ class Own:
         return self.cluster.nodes[-1]
 
     async def __aenter__(self) -> Self:
-        self.network = AiohttpNetwork()
+        if self.certificates is not None:
+            _make_certificates(self.certificates)
+        self.network = AiohttpNetwork(tls=self.tls)
         self.cluster = prepare(
-            *(self.directory, self.network), nodes=NODES, base_port=free_base_port(NODES), settings=self._settings
+            *(self.directory, self.network),
+            nodes=NODES,
+            base_port=free_base_port(NODES),
+            settings=self._settings,
+            certificates=self.certificates,
         )
         try:
             self.prepared()
@@ -147,7 +169,14 @@ class Own:
         return await self.status(await Endpoints(self.network, self.cluster.urls).master())
 
 
+def _make_certificates(directory: Path) -> None:
+    make_authority(directory)
+    for number in range(1, NODES + 1):
+        name = f"n{number}"
+        make_for(name, directory, directory, node_uri(DEFAULT_GROUP, name), HOSTS, serves=True)
+
+
 async def master_url(target: Given | Own) -> str:
     """Returns the master's URL. Raises ``NotMaster``, ``Unreachable``."""
-    async with connect(target.urls, token=target.token) as log:
+    async with connect(target.urls, token=target.token, tls=target.tls) as log:
         return await log.endpoints.master()

@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
+from ssl import SSLContext
 
 import numpy as np
 
@@ -29,7 +30,9 @@ from repl.bench.target import NODES, Given, Own, master_url
 from repl.bench.wrk import run_wrk, wrk_installed
 from repl.client.connect import Client, connect
 from repl.cluster import Node
+from repl.tls_files import TlsFiles, client_context
 from vlsn.errors import Unreachable, VlsnLogError
+from vlsn.real.disk import PosixDisk
 
 VALUES = 1024
 FRAMING_BYTES = 16
@@ -68,7 +71,9 @@ class Load:
 
 
 async def append(target: Given | Own, load: Load) -> Outcome:
-    async with connect(target.urls, acks=load.acks, durability=load.durability, token=target.token) as client:
+    async with connect(
+        target.urls, acks=load.acks, durability=load.durability, token=target.token, tls=target.tls
+    ) as client:
         return await timed(load, singles(client) if load.batch == 1 else batches(client, load.batch))
 
 
@@ -127,7 +132,9 @@ async def http(target: Given | Own, load: Load) -> Outcome:
     value = load.values()[0]
     seconds = min(load.seconds, load.entries_max / 50_000 + 1)
     if not wrk_installed():
-        outcome = await post_many(url, path, body=value, connections=load.writers, seconds=seconds)
+        outcome = await post_many(
+            url, path, body=value, connections=load.writers, seconds=seconds, context=_context(target)
+        )
         outcome.more["client"] = "own asyncio client"
         return outcome
     script = f"""
@@ -139,6 +146,13 @@ wrk.headers["Content-Type"] = "application/octet-stream"
     done = await run_wrk(url, script=script, connections=load.writers, seconds=seconds)
     times = np.array([done.p50_ms] * 98 + [done.p99_ms] * 2)
     return Outcome(done.requests, done.requests * load.size, done.seconds, times, done.errors, {"client": "wrk"})
+
+
+def _context(target: Given | Own) -> SSLContext | None:
+    """Returns the TLS context of calls to the target that the client does not make; None without https."""
+    if not target.urls.startswith("https:"):
+        return None
+    return client_context(target.tls or TlsFiles.of_environment(), PosixDisk())
 
 
 async def catchup(target: Given | Own, load: Load) -> Outcome:
@@ -201,8 +215,8 @@ async def tail(target: Given | Own, load: Load) -> Outcome:
     filler = load.values()[0][STAMP_BYTES:]
 
     async with (
-        connect(target.urls, acks=load.acks, durability=load.durability, token=target.token) as client,
-        connect(target.urls, token=target.token) as reader,
+        connect(target.urls, acks=load.acks, durability=load.durability, token=target.token, tls=target.tls) as client,
+        connect(target.urls, token=target.token, tls=target.tls) as reader,
     ):
         begin = await client.append(b"begin")
 
@@ -238,7 +252,7 @@ async def scan(target: Given | Own, load: Load) -> Outcome:
         await _fill(target, load)
     entries = size = 0
     pages = Samples()
-    async with connect(target.urls, token=target.token) as client:
+    async with connect(target.urls, token=target.token, tls=target.tls) as client:
         start = time.perf_counter()
         began = pages.now()
         async for page in client.read_pages():
@@ -251,9 +265,15 @@ async def scan(target: Given | Own, load: Load) -> Outcome:
 
 
 async def _fill(own: Own, load: Load) -> None:
-    """Fills the log for the load's time, in atomic batches; a batch may have one entry."""
-    async with connect(own.urls, token=own.token) as client:
-        await timed(load, batches(client, load.batch))
+    """Fills the log for the load's time, in atomic batches; a batch may have one entry. Raises ``Unreachable`` if no
+    batch was acknowledged."""
+    async with connect(own.urls, token=own.token, tls=own.tls) as client:
+        filled = await timed(load, batches(client, load.batch))
+    if not filled.entries:
+        raise Unreachable(
+            f"no batch of {load.batch} entries was acknowledged in {filled.seconds:.1f} s ({filled.errors} failed), so"
+            " there is no log to measure; raise --seconds or --bytes-max"
+        )
 
 
 def _peak_mb(node: Node) -> float | None:

@@ -211,7 +211,7 @@ class CdcConsumers:
         worker, record = self._worker(name), self._record(name)
         first = record.lost[0] or record.next
         if not first:
-            raise BadArgument(f"{name} has no position to skip from; `vlsnlog cdc reset {name} --to {to}` sets one")
+            raise BadArgument(f"{name} has no position to skip from; `vlsnlog cdc move {name} --to {to}` sets one")
         if to <= first:
             raise BadArgument(not_below(name, first, to))
         lost = record.lost[0]

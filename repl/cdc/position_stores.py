@@ -137,7 +137,7 @@ class LocalPositions:
             if known != number:
                 raise PositionLost(
                     f"its position is gone: it has begun on this node before, and {self._directory}/{DIRECTORY} has no "
-                    "file with it (another disk?); set the position: `vlsnlog cdc reset "
+                    "file with it (another disk?); set the position: `vlsnlog cdc move "
                     f"{self._name} --to start` (or end, or a VLSN)"
                 )
             await self._offload(file.set_known)

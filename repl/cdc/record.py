@@ -76,4 +76,4 @@ class CdcRecord:
 
 def not_below(name: str, at: int, to: int) -> str:
     """Returns the text why a consumer at VLSN ``at`` cannot skip to VLSN ``to``: skipping only goes forward."""
-    return f"{name} is at VLSN {at}, not below {to}; `vlsnlog cdc reset {name} --to {to}` moves it back"
+    return f"{name} is at VLSN {at}, not below {to}; `vlsnlog cdc move {name} --to {to}` moves it back"

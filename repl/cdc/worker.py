@@ -559,7 +559,7 @@ class CdcWorker:
                 name = self.settings.name
                 raise BadArgument(
                     f"{name} keeps its own position, so it would not receive them; it receives them and all that "
-                    f"follow after `vlsnlog cdc reset {name} --to {first}`"
+                    f"follow after `vlsnlog cdc move {name} --to {first}`"
                 )
             durable = self._reads.durable
             if not 1 <= first <= last <= durable:

@@ -53,6 +53,7 @@ _OPTIONS: Final = (
     acks_option,
     durability_option,
     click.option("--bytes-max", type=int, help="Cap on what is written, all nodes together."),
+    click.option("--tls", is_flag=True, help="The own cluster speaks TLS, with certificates made for the run."),
     click.option(
         "--touch-memory/--no-touch-memory",
         default=True,

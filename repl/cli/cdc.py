@@ -21,7 +21,7 @@ _COLUMNS = ("node", "consumer", "state", "mode", "next VLSN", "behind", "for", "
 NAME = click.argument("name", type=NameType())
 
 
-@click.group(cls=Commands)
+@click.group(cls=Commands, also={"status": "show", "reset": "move"})
 def cdc() -> None:
     """Show the state of CDC consumers, or pause, move and resume them."""
 
@@ -46,9 +46,9 @@ def list_all(url: list[str], as_json: bool) -> int:
 
 
 @cdc.asking(NAME)
-def status(name: str, url: list[str], as_json: bool) -> int:
+def show(name: str, url: list[str], as_json: bool) -> int:
     """Show one consumer on the nodes given."""
-    return _shown("status", _asked(url, f"/{name}"), as_json)
+    return _shown("show", _asked(url, f"/{name}"), as_json)
 
 
 def _order(order: str, name: str, urls: Sequence[str], as_json: bool, **body: object) -> int:
@@ -68,7 +68,7 @@ def resume(name: str, url: list[str], as_json: bool) -> int:
 
 
 @cdc.asking(NAME, place_option("--to", help="The VLSN of the next event."))
-def reset(name: str, to: int | str, url: list[str], as_json: bool) -> int:
+def move(name: str, to: int | str, url: list[str], as_json: bool) -> int:
     """Move a consumer to another position."""
     return _order("reset", name, url, as_json, to=to)
 

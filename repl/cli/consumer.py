@@ -21,7 +21,7 @@ _COLUMNS = ("consumer", "next VLSN", "of term", "set by VLSN", "behind", "for")
 NAME = click.argument("name")
 
 
-@click.group(cls=Commands)
+@click.group(cls=Commands, also={"reset": "move"})
 def consumer() -> None:
     """Show the positions of consumers, or move and delete them."""
 
@@ -40,7 +40,7 @@ def show(name: str, url: list[str], as_json: bool) -> int:
 
 
 @consumer.asking(NAME, place_option("--to", help="The VLSN that it reads next."))
-def reset(name: str, to: int | str, url: list[str], as_json: bool) -> int:
+def move(name: str, to: int | str, url: list[str], as_json: bool) -> int:
     """Move a consumer to another position; a pending commit of its old position is refused."""
     return _shown(ask_group(url, lambda log: _moved(log, name, to)), as_json)
 

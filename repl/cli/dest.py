@@ -89,7 +89,7 @@ SETTINGS = (
 """The options of the command ``create``. Each has the name of the setting in a client."""
 
 
-@click.group(cls=Commands)
+@click.group(cls=Commands, also={"drop": "delete"})
 def dest() -> None:
     """Create destinations, show them, move and drop them."""
 
@@ -161,8 +161,8 @@ def move(name: str, to: int | str, url: list[str], as_json: bool) -> int:
 
 
 @dest.asking(NAME)
-def drop(name: str, url: list[str], as_json: bool) -> int:
-    """Drop a destination, with all its unacknowledged messages."""
+def delete(name: str, url: list[str], as_json: bool) -> int:
+    """Delete a destination, with all its unacknowledged messages."""
     ask_group(url, lambda log: log.destinations.drop(name))
     return print_found({"name": name, "dropped": True}, as_json, lambda _: click.echo(f"destination {name} is dropped"))
 

@@ -2,7 +2,7 @@
 
     vlsnlog key add FILE          a new key that is accepted and does not sign yet: bring the file to every node
     vlsnlog key use ID FILE       it signs; refused until every member accepts it
-    vlsnlog key drop OLD FILE     the old key is no longer accepted; refused while a member signs with it
+    vlsnlog key remove OLD FILE     the old key is no longer accepted; refused while a member signs with it
 
 The commands change FILE only. Nodes read their files again every few seconds.
 """
@@ -29,7 +29,7 @@ _id_option = click.option("--id", "id", default="", help="1 to 16 of a-z 0-9; de
 _offline = click.option("--offline", is_flag=True, help="Ask no node: all nodes of the group are stopped.")
 
 
-@click.group(cls=Commands)
+@click.group(cls=Commands, also={"new": "create", "drop": "remove"})
 def key() -> None:
     """Make the key by which a group's members know each other, or exchange it."""
 
@@ -38,7 +38,7 @@ def key() -> None:
 @FILE
 @_id_option
 @json_option
-def new(file: Path, id: str, as_json: bool) -> int:
+def create(file: Path, id: str, as_json: bool) -> int:
     """Make a key file, for its owner alone."""
     path, disk = str(file.absolute()), PosixDisk()
     if disk.exists(path):
@@ -77,7 +77,7 @@ def use(id: str, file: Path, offline: bool, url: list[str], as_json: bool) -> in
 
 
 @key.asking(ID, FILE, _offline)
-def drop(id: str, file: Path, offline: bool, url: list[str], as_json: bool) -> int:
+def remove(id: str, file: Path, offline: bool, url: list[str], as_json: bool) -> int:
     """Remove a key, once no member signs with it."""
     path = str(file.absolute())
     keys = group_key.read(PosixDisk(), path).without(group_key.check_id(id))

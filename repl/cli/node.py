@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from repl import config
+from repl.cli.options import WithExample
 from repl.config import ENVIRONMENT_PREFIX, FILE_ONLY, NODE_SETTINGS
 from repl.node.lifeline import PID_FILE, tie_to_parent, write_pid
 
@@ -54,7 +55,7 @@ def _take_over_pid_file(directory: Path) -> None:
         write_pid(directory, os.getpid())
 
 
-node = click.Command(
+node = WithExample(
     "node",
     callback=_run,
     help="Run one node until SIGTERM or Ctrl-C.",

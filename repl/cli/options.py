@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -105,7 +105,22 @@ log_level_option = click.option(
 )
 
 
-class TakesConfig(click.Command):
+class WithExample(click.Command):
+    """A command whose help ends with its example."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from repl.cli.examples import EXAMPLES
+
+        words, at = [str(self.name)], ctx.parent
+        while at is not None and at.parent is not None:
+            words.insert(0, str(at.command.name))
+            at = at.parent
+        if (example := EXAMPLES.get(" ".join(words))) is not None:
+            with formatter.section("Example"):
+                formatter.write(f"{'':{formatter.current_indent}}$ {example}\n")
+
+
+class TakesConfig(WithExample):
     """A command whose options' defaults come from its parent's config file."""
 
     def make_context(
@@ -130,13 +145,25 @@ class Command(TakesConfig):
 
 
 class Commands(TakesConfig, click.Group):
-    """A group of commands, whose help lists the commands in order, each with the first sentence of its own help."""
+    """A group of commands, whose help lists the commands in order, each with the first sentence of its own help.
+    ``also`` are other names of commands, which earlier releases and other tools use."""
+
+    def __init__(self, *args: Any, also: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.also: Final = dict(also or {})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, self.also.get(cmd_name, cmd_name))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, command.get_short_help_str(limit=200)) for name, command in self.commands.items()]
+        others = {name: f" Also: {other}." for other, name in self.also.items()}
+        rows = [
+            (name, command.get_short_help_str(limit=200) + others.get(name, ""))
+            for name, command in self.commands.items()
+        ]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 

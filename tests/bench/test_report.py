@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -53,6 +54,14 @@ def test_report_lines_name_the_ceilings_of_the_same_run() -> None:
     text = "\n".join(_report(Outcome(10, 1_000, 2.0, np.array([0.5, 1.5]))).lines())
     assert "fdatasync p50 0.200 ms" in text
     assert "p50 1.000 ms" in text
+
+
+def test_report_has_the_ceiling_of_tls_only_if_tls_was_measured() -> None:
+    plain = _report(Outcome(10, 1_000, 2.0, np.empty(0)))
+    assert "TLS" not in "\n".join(plain.lines()) and "tls_stream_mb_per_s" not in plain.json()["ceilings"]
+    secure = replace(plain, ceilings=replace(CEILINGS, tls_stream_mb_per_s=812.5))
+    assert "TLS stream 812 MB/s" in "\n".join(secure.lines())
+    assert secure.json()["ceilings"]["tls_stream_mb_per_s"] == 812.5
 
 
 def test_samples_are_kept_in_nanoseconds_and_given_in_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,7 @@ GIVEN = BenchOptions(work="append", url="http://127.0.0.1:1", seconds=1)
         ({"url": "ftp://x"}, "url"),
         ({"work": "catchup"}, "--url"),
         ({"work": "recover"}, "--url"),
+        ({"tls": True}, "--url"),
     ],
 )
 def test_run_refuses_what_it_cannot_do_and_names_it(changed: dict[str, object], named: str) -> None:

@@ -13,6 +13,7 @@ from repl.bench.target import Own
 from repl.bench.works import WORKS, Load
 from repl.client.connect import connect
 from tests.bench.by_turns import WORKS as BY_TURNS
+from vlsn.errors import Unreachable
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
@@ -63,6 +64,14 @@ async def test_works_count_exactly_what_the_log_then_holds(own: Own) -> None:
     tail = await _run(own, "tail", writers=4)
     assert tail.entries > 0
     assert tail.percentile(50) is not None
+
+
+async def test_a_log_that_could_not_be_filled_is_not_measured(own: Own) -> None:
+    before = await _count(own)
+    load = Load(seconds=0.1, writers=1, size=100, batch=100, acks="majority", bytes_max=1)
+    with pytest.raises(Unreachable, match=r"no batch of 100 entries .* --bytes-max"):
+        await WORKS["scan"].run(own, load)
+    assert await _count(own) == before
 
 
 async def test_works_by_turns_count_their_own_side(own: Own) -> None:

@@ -25,8 +25,8 @@ from functools import wraps
 from heapq import heapify, heappop, heappush
 from typing import Any, NoReturn, ParamSpec, TypeVar, TypeVarTuple
 
-from tests.fakes.disk import StopHere
 from tests.fakes.handles import VirtualHandle, made, report
+from vlsnlog.testing.fakes.disk import StopHere
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -19,14 +19,14 @@ from random import Random
 from typing import Any
 
 from tests.fakes.clock import FakeClock
-from tests.fakes.disk import FakeDisk, FakeFile, FakeLock
-from tests.fakes.kv import Contents, FakeStores
 from tests.fakes.loop import Owner
 from tests.fakes.net import FakeHost, FakeNet
 from tests.fakes.random import SeededRandom
 from tests.fakes.threads import FakeThreads
 from vlsn.levels import LEVEL_1
 from vlsn.seams import Seams
+from vlsnlog.testing.fakes.disk import FakeDisk, FakeFile, FakeLock
+from vlsnlog.testing.fakes.kv import Contents, FakeStores
 
 
 class Machine:

@@ -33,12 +33,12 @@ from urllib.parse import urlsplit
 from repl.web import problem
 from repl.web.types import BytesBody, Handler, Headers, Keeps, Quick, Request, Response, Upgrade
 from tests.fakes.channel import Connection, FakeChannel
-from tests.fakes.disk import StopHere
 from tests.fakes.loop import Owner, Tasks, ended, wake
 from vlsn.errors import ChannelClosed, Unreachable
 from vlsn.histogram import Histogram
 from vlsn.limits import MIB
 from vlsn.seams import Buffer
+from vlsnlog.testing.fakes.disk import StopHere
 
 PACKET_BYTES = 1500
 HELD_UP_S = 0.1

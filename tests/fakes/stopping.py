@@ -16,8 +16,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from tests.fakes.disk import Call, Moment, StopHere
 from vlsn.seams import Buffer, DirectoryLock, Disk, File, KeyValue, Stores
+from vlsnlog.testing.fakes.disk import Call, Moment, StopHere
 
 
 class StoppingDisk:

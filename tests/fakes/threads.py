@@ -19,8 +19,8 @@ from contextlib import AbstractContextManager
 from random import Random
 from typing import Any, TypeVar
 
-from tests.fakes.disk import FakeDisk, StopHere
 from vlsn.errors import LogClosed
+from vlsnlog.testing.fakes.disk import FakeDisk, StopHere
 
 T = TypeVar("T")
 Job = tuple[Callable[[], Any], Callable[[Any], None], Callable[[BaseException], None]]

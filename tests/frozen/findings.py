@@ -24,7 +24,6 @@ from typing import Any
 from repl.audit.outputs import write_outputs
 from repl.audit.since import read_since
 from repl.cli.main import main as vlsnlog
-from tests.fakes.disk import FakeDisk
 from tests.fakes.machine import Image
 from tests.frozen.files import Frozen
 from tests.fuzz.test_directories import harmed
@@ -35,6 +34,7 @@ from tests.repl.audit.jobs import audited
 from tests.repl.audit.life import Left, left_by
 from tests.vlsn.logs import DIRECTORY, Machine
 from tests.vlsn.verify.test_pages import closed, paged
+from vlsnlog.testing.fakes.disk import FakeDisk
 
 LIVES = 3
 """Groups whose directories are hurt."""

@@ -18,8 +18,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fakes.disk import FakeDisk
-from tests.fakes.kv import FakeStores
 from tests.fakes.seeds import seeds
 from tests.vlsn.builder import SEGMENT_BYTES, LogBuilder
 from vlsn import Log
@@ -35,6 +33,8 @@ from vlsn.state.node_file import NodeRecord
 from vlsn.state.state_store import IdleEnd, StateStore
 from vlsn.verify.dump import DumpFilter, dump_rows
 from vlsn.verify.verify import verify
+from vlsnlog.testing.fakes.disk import FakeDisk
+from vlsnlog.testing.fakes.kv import FakeStores
 
 Harm = Callable[[Random, bytearray], bytearray]
 PEAK_BYTES_MAX = 24 * SEGMENT_BYTES + (8 << 20)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from repl.cdc.position_file import StoredPosition
-from tests.fakes.kv import FakeStores
 from tests.golden.hex import GOLDEN, golden
 from vlsn.format import batch, block, frame, records, seal, segment, sidecar, submission
 from vlsn.format.block import EntryKind
@@ -19,6 +18,7 @@ from vlsn.index import bucket, stored, time_index
 from vlsn.index.range import VlsnRange
 from vlsn.segments import restore_marker
 from vlsn.state import node_file
+from vlsnlog.testing.fakes.kv import FakeStores
 
 CLOCK_US = 1_700_000_000_000_000
 SALT = 0xDEADBEEF

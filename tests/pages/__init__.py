@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Final
 
 REFERENCE: Final = Path(__file__).parents[2] / "docs" / "reference"
+MAN: Final = Path(__file__).parents[2] / "docs" / "man"
 
 
 def made() -> dict[str, str]:
-    """Returns the text of each file of ``docs/reference``, by its name."""
+    """Returns the text of each file of ``docs/reference``, by its name. ``man.man_pages`` returns those of ``MAN``."""
     from repl.cli.config_schema import node_schema
     from tests.pages import commands, settings, surface
 

@@ -1,4 +1,4 @@
-"""``make reference``: makes the pages of ``docs/reference`` from the code.
+"""``make reference``: makes the pages of ``docs/reference`` and ``docs/man`` from the code.
 
     python -m tests.pages
 
@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import sys
 
-from tests.pages import REFERENCE, made
+from tests.pages import MAN, REFERENCE, made
+from tests.pages.man import man_pages
 
 
 def main() -> int:
-    REFERENCE.mkdir(exist_ok=True)
-    for name, text in made().items():
-        path = REFERENCE / name
-        if not path.exists() or path.read_text() != text:
-            path.write_text(text)
-            print(f"changed {path}")
+    for directory, pages in ((REFERENCE, made()), (MAN, man_pages())):
+        directory.mkdir(exist_ok=True)
+        for name, text in pages.items():
+            path = directory / name
+            if not path.exists() or path.read_text() != text:
+                path.write_text(text)
+                print(f"changed {path}")
     return 0
 
 

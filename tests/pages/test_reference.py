@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
+import subprocess
 from importlib import import_module
+from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
+from repl.cli.examples import EXAMPLES
 from repl.cli.main import vlsnlog
 from repl.config import NODE_SETTINGS
-from tests.pages import REFERENCE, made
-from tests.pages.commands import EXAMPLES, FINDINGS, SECTIONS, all_commands
+from tests.pages import MAN, REFERENCE, made
+from tests.pages.commands import FINDINGS, SECTIONS, all_commands
+from tests.pages.man import man_pages
 from tests.pages.settings import SECTIONS as SETTINGS
 from tests.pages.surface import CLIENT, ERRORS, LOCAL, LOCAL_SECTION, _is_error
 from tests.pages.surface import SECTIONS as SURFACE
@@ -24,6 +30,51 @@ def test_the_pages_are_those_that_the_code_makes() -> None:
     assert {path.name for path in REFERENCE.iterdir()} == set(made())
     old = [name for name, text in made().items() if (REFERENCE / name).read_text() != text]
     assert old == [], "run `make reference`"
+
+
+def test_the_man_pages_are_those_that_the_code_makes() -> None:
+    pages = man_pages()
+    assert {path.name for path in MAN.iterdir()} == set(pages)
+    assert [name for name, text in pages.items() if (MAN / name).read_text() != text] == [], "run `make reference`"
+    for name, command in COMMANDS.items():
+        text = pages[f"vlsnlog-{name.split()[0]}.1"].replace("\\-", "-")
+        flags = [
+            flag for each in command.params if isinstance(each, click.Option) for flag in each.opts if not each.hidden
+        ]
+        assert [flag for flag in flags if flag not in text] == [], name
+        assert f"$ {EXAMPLES[name]}" in text
+
+
+def test_the_man_pages_are_right_roff(tmp_path: Path) -> None:
+    if shutil.which("groff") is None:
+        pytest.skip("groff is not installed")
+    for name in sorted(man_pages()):
+        made = subprocess.run(["groff", "-man", "-Tutf8", "-ww", str(MAN / name)], capture_output=True, text=True)
+        assert (made.returncode, made.stderr) == (0, ""), name
+
+
+def test_an_example_ends_each_help_and_runs_as_it_is_shown() -> None:
+    for name in COMMANDS:
+        shown = CliRunner().invoke(vlsnlog, [*name.split(), "--help"])
+        assert shown.exit_code == 0 and shown.output.rstrip().endswith(f"Example:\n  $ {EXAMPLES[name]}"), name
+
+
+@pytest.mark.parametrize(
+    ("other", "name"),
+    [
+        ("dest drop", "dest delete"),
+        ("key new", "key create"),
+        ("key drop", "key remove"),
+        ("cdc status", "cdc show"),
+        ("cdc reset", "cdc move"),
+        ("consumer reset", "consumer move"),
+    ],
+)
+def test_a_former_name_of_a_command_is_that_command(other: str, name: str) -> None:
+    helps = [CliRunner().invoke(vlsnlog, [*each.split(), "--help"]).output.partition("\n")[2] for each in (other, name)]
+    assert helps[0] == helps[1] and "Example" in helps[0]
+    group, verb = other.split()
+    assert f"Also: {verb}." in " ".join(CliRunner().invoke(vlsnlog, [group, "--help"]).output.split())
 
 
 def test_each_setting_is_in_one_section() -> None:

@@ -39,6 +39,19 @@ async def test_prepare_writes_a_directory_a_node_whose_paths_are_its_own(tmp_pat
     assert load_node_config(path=tmp_path / "copy" / "node.toml", environment={}).dir == tmp_path / "copy"
 
 
+async def test_nodes_with_certificates_speak_tls_by_their_own_files(tmp_path: Path) -> None:
+    base, made = free_base_port(), tmp_path / "made"
+    cluster = prepare(tmp_path / "group", AiohttpNetwork(), base_port=base, certificates=made)
+    assert cluster.urls == [f"https://127.0.0.1:{base + at}" for at in range(3)]
+    for node in cluster.nodes:
+        config = load_node_config(path=node.config_path, environment={})
+        files = made / f"{node.name}.pem", made / f"{node.name}.key", made / "ca.pem"
+        assert (config.tls, config.tls_cert, config.tls_key, config.tls_ca) == ("require", *files)
+        foreign = {"VLSNLOG_TLS": "allow", "VLSNLOG_TLS_CA": "/another/ca.pem"}
+        assert load_node_config(path=node.config_path, environment=foreign | node.environment).tls_ca == files[2]
+        assert load_node_config(path=node.config_path, environment=foreign | node.environment).tls == "require"
+
+
 async def test_settings_of_all_nodes_are_written_whatever_their_shape(tmp_path: Path) -> None:
     path = tmp_path / "all.toml"
     path.write_text(

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replica.restore import Disagrees, agree, choose
-from tests.fakes.disk import StopHere
 from tests.replica.restores import HeldWorker, Provider, open_restoring, restart_of, restore, run_restore, transfer
 from tests.vlsn.logs import SMALL, Machine, Opened, Undurable, Waiting, put
 from vlsn.errors import BadBody, NotFound, NotYet, QueueFull, Restoring, Trimmed, VlsnLogError
@@ -28,6 +27,7 @@ from vlsn.seams import Worker
 from vlsn.segments.restore_marker import MARKER_NAME
 from vlsn.verify.verify import verify
 from vlsn.write.cleaner import CleaningReport
+from vlsnlog.testing.fakes.disk import StopHere
 
 LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long" or "SEEDS" in os.environ
 ENDS = ("kill", "power_cut", "torn")

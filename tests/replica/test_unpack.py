@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replica.unpack import unpack
-from tests.fakes.disk import FakeDisk
 from tests.vlsn.builder import LogBuilder
 from vlsn.errors import BadBody
 from vlsn.format.segment import FIRST_FRAME
+from vlsnlog.testing.fakes.disk import FakeDisk
 
 Steps = st.lists(
     st.one_of(

@@ -16,13 +16,13 @@ from repl.auth.group_key import GroupKeys
 from repl.config import NodeConfig
 from repl.node.node import Node
 from tests.fakes.children import FakeChildren
-from tests.fakes.disk import StopHere
 from tests.fakes.machine import Machine, Process
 from tests.fakes.net import FakeNet
 from tests.fakes.random import SeededRandom
 from vlsn.ids import NodeName
 from vlsn.levels import LEVEL_1, SIGNED, Levels
 from vlsn.limits import KIB
+from vlsnlog.testing.fakes.disk import StopHere
 
 PORT = 7701
 KEY = "/group.key"

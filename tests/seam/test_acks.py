@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from repl.api import FeedHello
-from tests.fakes.disk import Call
 from tests.fakes.loop import virtual
 from tests.seam.nodes import Group
 from tests.seam.test_membership import fed, told
 from vlsn.format.feed_messages import Ack
 from vlsn.ids import Incarnation, NodeName, Vlsn
 from vlsn.seams import Buffer, Channel
+from vlsnlog.testing.fakes.disk import Call
 
 SLOW_S = 0.8
 

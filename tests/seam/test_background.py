@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from repl.web.slices import at_once
-from tests.fakes.disk import FakeDisk
 from tests.fakes.loop import virtual
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import BIG, CLEANS, Group
+from vlsnlog.testing.fakes.disk import FakeDisk
 
 FOREVER = 1 << 30
 

@@ -306,7 +306,7 @@ async def test_the_skip_that_a_parked_one_names_goes_on_behind_what_failed(commi
     typed = re.search(r"`vlsnlog cdc skip orders --to (\d+)`", reason)
     assert typed is not None and int(typed[1]) == at + 1, reason
     status, answer = await group.cdc("n1", "/orders/skip", to=1)
-    assert status == 400 and "`vlsnlog cdc reset orders --to 1` moves it back" in answer["detail"]
+    assert status == 400 and "`vlsnlog cdc move orders --to 1` moves it back" in answer["detail"]
     status, answer = await group.cdc("n1", "/orders/skip", to=int(typed[1]))
     assert (status, answer["skipped"]["last"]) == (200, at)
     behind = await group.appended(b"behind")

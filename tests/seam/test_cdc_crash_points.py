@@ -17,12 +17,12 @@ from functools import partial
 import pytest
 
 from repl.cdc.consumer import CdcConsumer, CdcContext, CdcEvents
-from tests.fakes.disk import Call, Moment
 from tests.fakes.loop import run, virtual
 from tests.fakes.seeds import seeds
 from tests.seam.test_cdc import Captured, one
 from tests.sim.captures import stored_in
 from vlsn.errors import VlsnLogError
+from vlsnlog.testing.fakes.disk import Call, Moment
 
 POSITION = "/n1/cdc/orders.position"
 MOMENTS: tuple[Moment, ...] = ("before", "during", "after")

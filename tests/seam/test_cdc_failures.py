@@ -13,7 +13,6 @@ from repl.cdc import child_feed
 from repl.cdc.consumer import CdcConsumer, CdcContext
 from repl.cdc.position_file import SLOT_BYTES, PositionFile
 from repl.lead.level_raising import raise_level
-from tests.fakes.disk import Call
 from tests.fakes.loop import run, virtual
 from tests.seam.nodes import Group
 from tests.seam.test_cdc import KIB, Captured, _has_begun, _leads_another, one, started
@@ -22,6 +21,7 @@ from vlsn.format.checksum import crc
 from vlsn.levels import LEVEL_1, LEVELS
 from vlsn.seams import Disk
 from vlsn.state.holds import Owner
+from vlsnlog.testing.fakes.disk import Call
 
 POSITION = "/n1/cdc/orders.position"
 

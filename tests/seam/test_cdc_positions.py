@@ -48,7 +48,7 @@ async def test_a_position_that_is_gone_parks_it_and_never_begins_anew(lost: str)
     await group.start(node)
     for _ in range(2):  # it stays so, whatever is tried and restarted
         told = await group.state(node, "parked")
-        assert "its position is gone" in told["reason"] and "vlsnlog cdc reset orders --to" in told["reason"]
+        assert "its position is gone" in told["reason"] and "vlsnlog cdc move orders --to" in told["reason"]
         assert (told["next"], told["lag_vlsns"]) == (None, None) and len(sink.lives) == 1
         status, said = await group.cdc(node, "/orders/skip", to=vlsns[2])
         assert (status, said["type"]) == (400, "bad-argument"), "there is nothing to skip from"

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from tests.fakes.disk import Call
 from tests.fakes.loop import virtual
 from tests.seam.nodes import Group
 from tests.seam.test_membership import fed, listed, ordered, told
+from vlsnlog.testing.fakes.disk import Call
 
 
 def _slow(call: Call) -> float:

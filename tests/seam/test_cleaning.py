@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from repl.web.slices import at_once
-from tests.fakes.disk import FakeDisk
 from tests.fakes.loop import virtual
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import BIG, CLEANS, SEGMENT, Group
+from vlsnlog.testing.fakes.disk import FakeDisk
 
 
 async def append(group: Group, count: int) -> list[int]:

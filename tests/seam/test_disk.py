@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.disk import FakeDisk
 from vlsn.errors import LogInUse, NoRegularFile
 from vlsn.real.disk import IOV_MAX, PosixDisk
 from vlsn.seams import Buffer, Disk
+from vlsnlog.testing.fakes.disk import FakeDisk
 
 
 @pytest.fixture(params=["posix", "fake"])

@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
-from tests.fakes.disk import Call, FakeDisk, FakeFile, StopHere
-from tests.fakes.inodes import SECTOR_BYTES
-from tests.fakes.kv import FakeStores
 from vlsn.errors import LogFailed, LogInUse
+from vlsnlog.testing.fakes.disk import Call, FakeDisk, FakeFile, StopHere
+from vlsnlog.testing.fakes.inodes import SECTOR_BYTES
+from vlsnlog.testing.fakes.kv import FakeStores
 
 SEEDS = range(300)
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.fakes.kv import FakeStores
 from vlsn.errors import Damaged, LogClosed, LogInUse
 from vlsn.real.lmdb_store import LmdbStores
 from vlsn.seams import KeyValue, Stores
+from vlsnlog.testing.fakes.kv import FakeStores
 
 MAP_BYTES = 1 << 20
 

@@ -8,12 +8,12 @@ from random import Random
 import pytest
 
 from repl.web.types import Request, Response
-from tests.fakes.disk import StopHere
 from tests.fakes.loop import run, virtual
 from tests.fakes.machine import Machine, Process
 from tests.fakes.net import FakeNet
 from tests.fakes.seeds import seeds
 from vlsn.errors import Unreachable
+from vlsnlog.testing.fakes.disk import StopHere
 
 
 def new_machine(seed: int = 0) -> Machine:

@@ -9,7 +9,6 @@ import pytest
 
 from repl.client.connect import Client
 from repl.destinations.pager import Pager
-from tests.fakes.disk import UNLIMITED_BYTES
 from tests.fakes.loop import run, virtual
 from tests.seam.nodes import BIG
 from tests.seam.test_destinations import client, counted, values
@@ -18,6 +17,7 @@ from vlsn.errors import DestinationFull
 from vlsn.limits import PAGE_BYTES_MIN, PAGES_FREE_BYTES_LOW
 from vlsn.pages.page import PageContents, PageRow
 from vlsn.pages.store import PagingStore
+from vlsnlog.testing.fakes.disk import UNLIMITED_BYTES
 
 LIMIT = 60_000
 

@@ -15,7 +15,6 @@ from repl.client.connect import Client
 from repl.destinations.filling import PERIOD_S, RETRY_S, Filling
 from repl.destinations.pager import NOT_OPEN
 from repl.web.slices import at_once
-from tests.fakes.disk import UNLIMITED_BYTES, FakeDisk
 from tests.fakes.loop import run, virtual
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import BIG, CLEANS, SEGMENT, Group
@@ -24,6 +23,7 @@ from vlsn.errors import NotFound, VlsnLogError
 from vlsn.ids import Vlsn
 from vlsn.levels import LEVELS
 from vlsn.pages.page import read_page
+from vlsnlog.testing.fakes.disk import UNLIMITED_BYTES, FakeDisk
 
 KEPT = 4 * SEGMENT
 

@@ -14,13 +14,13 @@ from repl.follow.following import MASTERLESS_S
 from repl.group.members import AWAITED_S
 from repl.group.peers import TELL_S
 from repl.node.node import Node
-from tests.fakes.disk import Call
 from tests.fakes.loop import virtual
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import Group
 from tests.seam.test_membership import fed
 from vlsn.errors import NotMaster, Unreachable, WrongGroup
 from vlsn.ids import NodeName
+from vlsnlog.testing.fakes.disk import Call
 
 SOON_S = 1.0
 

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.fakes.disk import Call
 from tests.fakes.loop import run, virtual
 from tests.fakes.machine import Machine
 from tests.fakes.seeds import seeds
@@ -23,6 +22,7 @@ from vlsn.levels import LEVELS
 from vlsn.limits import KIB
 from vlsn.repair.restore_messages import read_offer
 from vlsn.state.producers import Producers, ProducersRecord
+from vlsnlog.testing.fakes.disk import Call
 
 SETTINGS: dict[str, Any] = {**CLEANS, "retention_bytes": 8 * SEGMENT, "hold_bytes_max": 4 * SEGMENT}
 

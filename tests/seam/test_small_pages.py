@@ -12,7 +12,6 @@ from urllib.parse import urlencode
 import msgspec
 import pytest
 
-from tests.fakes.disk import UNLIMITED_BYTES, Call, Moment
 from tests.fakes.loop import run, virtual
 from tests.fakes.seeds import seeds
 from tests.seam import test_pages
@@ -23,6 +22,7 @@ from tests.seam.test_membership import electable
 from tests.seam.test_pages import filled, first, stored, taken, uncovered
 from vlsn.ids import Vlsn
 from vlsn.limits import PAGES_FREE_BYTES_LOW
+from vlsnlog.testing.fakes.disk import UNLIMITED_BYTES, Call, Moment
 
 PAGE_BYTES = 20_000
 """Four or five messages."""

@@ -8,11 +8,11 @@ import pytest
 
 from repl.elect.electing import UNSYNCED_MAX_S
 from replica.feed import SILENCE_S
-from tests.fakes.disk import Call
 from tests.fakes.loop import VirtualLoop, virtual
 from tests.fakes.seeds import seeds
 from tests.seam.nodes import Group
 from tests.seam.test_membership import fed, has_all, joined, told
+from vlsnlog.testing.fakes.disk import Call
 
 
 def pause(group: Group, *names: str) -> None:

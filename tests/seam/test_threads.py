@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.fakes.disk import FakeDisk, StopHere
 from tests.fakes.loop import run, virtual
 from tests.fakes.seeds import seeds
 from tests.fakes.threads import FakeThreads, InlineThreads
 from vlsn.errors import LogClosed
 from vlsn.real.threads import CallerThreads, LoopThreads
 from vlsn.seams import Threads, Worker
+from vlsnlog.testing.fakes.disk import FakeDisk, StopHere
 
 Body = Callable[[Threads], Awaitable[None]]
 RunBody = Callable[[Body], None]

@@ -23,13 +23,13 @@ from repl.cdc.consumer import CdcConsumer, CdcContext, CdcEvents, CdcPosition
 from repl.cdc.messages import Committed, Start
 from repl.cdc_settings import CdcSettings
 from tests.fakes.children import DiesHere, FakeChild, FakeChildren
-from tests.fakes.disk import Call
 from tests.seam.nodes import JSON
 from tests.sim import captures, transactions
 from tests.sim.captures import Captures, Life, Place
 from vlsn.errors import VlsnLogError
 from vlsn.limits import KIB
 from vlsn.seams import Buffer
+from vlsnlog.testing.fakes.disk import Call
 
 if TYPE_CHECKING:
     from tests.sim.group import SimGroup

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tests.fakes.disk import Call
 from tests.fakes.machine import Machine
 from tests.sim.destinations import Folded
 from tests.sim.logs import block_of
 from tests.sim.orders import Orders
 from vlsn.errors import VlsnLogError
+from vlsnlog.testing.fakes.disk import Call
 
 if TYPE_CHECKING:
     from tests.sim.clients import Clients

@@ -23,11 +23,11 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from tests.fakes.kv import Contents
 from tests.sim.logs import block_of, first_of
 from tests.sim.page_files import Paged, paged
 from tests.sim.transactions import are_there as is_of_level_2
 from vlsn.format.block import BlockHeader, Entry, EntryKind, entries
+from vlsnlog.testing.fakes.kv import Contents
 
 if TYPE_CHECKING:
     from tests.sim.watch import Watch

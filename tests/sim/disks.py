@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from tests.fakes.disk import Call
 from tests.fakes.threads import FakeWorker
 from tests.sim.logs import FIRST_FRAME, Block, places
+from vlsnlog.testing.fakes.disk import Call
 
 if TYPE_CHECKING:
     from repl.node.node import Node

@@ -14,12 +14,12 @@ from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from repl.node.node import Node
-from tests.fakes.kv import Contents
 from tests.fakes.machine import Image
 from tests.sim.logs import Block, visible
 from tests.sim.terms import newest_record
 from tests.sim.ways import between
 from vlsn.state.node_file import SLOT_BYTES, NodeRecord
+from vlsnlog.testing.fakes.kv import Contents
 
 if TYPE_CHECKING:
     from tests.sim.nemesis import Nemesis, Table

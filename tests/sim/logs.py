@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 from zlib import crc32
 
-from tests.fakes.disk import FakeDisk
 from vlsn.format.checksum import crc
 from vlsn.format.segment import segment_name
+from vlsnlog.testing.fakes.disk import FakeDisk
 
 Flips = Mapping[str, Mapping[int, int]]
 """The former value of each byte that rot changed, by path and offset."""

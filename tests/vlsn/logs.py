@@ -6,8 +6,6 @@ from dataclasses import replace
 from random import Random
 
 from tests.fakes.clock import FakeClock
-from tests.fakes.disk import FakeDisk
-from tests.fakes.kv import FakeStores
 from tests.fakes.random import SeededRandom
 from tests.fakes.threads import InlineThreads
 from vlsn.embedded.log import GROUP_NAME, NODE_NAME, Log
@@ -25,6 +23,8 @@ from vlsn.state.options import Durability, LogOptions
 from vlsn.write.local_log import LocalLog
 from vlsn.write.queue import Pending
 from vlsn.write.write_cycle import LogListener
+from vlsnlog.testing.fakes.disk import FakeDisk
+from vlsnlog.testing.fakes.kv import FakeStores
 
 DIRECTORY = "/log"
 SMALL = LogOptions(segment_bytes=64 << 10, checkpoint_bytes=1 << 30, block_bytes_max=16 << 10, group_bytes_max=32 << 10)

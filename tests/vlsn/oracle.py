@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 
-from tests.fakes.disk import FakeDisk
+from vlsnlog.testing.fakes.disk import FakeDisk
 
 Places = dict[int, tuple[int, int]]
 

@@ -31,7 +31,7 @@ def check_begins(context: CdcContext, found: str) -> None:
     if not (context.begins or context.moved):
         raise BadArgument(
             f"{found}, but this consumer has come to VLSN {context.next}: was the position lost? Set where it "
-            f"continues: `vlsnlog cdc reset {context.name} --to {context.next}` (or start, end)"
+            f"continues: `vlsnlog cdc move {context.name} --to {context.next}` (or start, end)"
         )
 
 

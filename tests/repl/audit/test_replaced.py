@@ -7,7 +7,6 @@ from random import Random
 
 import pytest
 
-from tests.fakes.disk import Call
 from tests.repl.audit.jobs import audited
 from tests.vlsn.logs import DIRECTORY, Machine, Opened
 from tests.vlsn.write.test_checkpoint import run_of
@@ -21,6 +20,7 @@ from vlsn.state.state_store import StateStore
 from vlsn.verify.dump import DumpFilter, dump_rows
 from vlsn.verify.inspection import Rule
 from vlsn.verify.verify import verify
+from vlsnlog.testing.fakes.disk import Call
 
 OPTIONS = LogOptions(segment_bytes=128 << 10, checkpoint_bytes=1 << 30, idle_end_s=0.0)
 

@@ -11,10 +11,10 @@ from repl.auth import group_key
 from repl.auth.default_key import anonymous_of, with_key
 from repl.config import NodeConfig
 from repl.credentials.loopback import is_loopback
-from tests.fakes.disk import FakeDisk
 from tests.fakes.random import SeededRandom
 from vlsn.errors import BadArgument
 from vlsn.ids import NodeName
+from vlsnlog.testing.fakes.disk import FakeDisk
 
 HOME = {"HOME": "/home/a"}
 
@@ -58,11 +58,11 @@ def test_a_key_that_the_settings_name_is_the_key() -> None:
 
 
 def test_without_a_home_the_command_that_makes_a_key_is_named() -> None:
-    with pytest.raises(BadArgument, match="vlsnlog key new FILE"):
+    with pytest.raises(BadArgument, match="vlsnlog key create FILE"):
         with_key(config("127.0.0.1"), FakeDisk(), SeededRandom(1), {"HOME": "relative"})
     full = FakeDisk()
     full.fail_at(lambda call: call.name == "make_directory")
-    with pytest.raises(BadArgument, match="vlsnlog key new FILE"):
+    with pytest.raises(BadArgument, match="vlsnlog key create FILE"):
         with_key(config("127.0.0.1"), full, SeededRandom(1), HOME)
 
 

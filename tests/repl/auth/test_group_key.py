@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from repl.auth import group_key
 from repl.auth.group_key import KEYS_MAX, GroupKeys, Key
-from tests.fakes.disk import Call, FakeDisk, StopHere
 from tests.fakes.random import SeededRandom
 from vlsn.errors import BadArgument
+from vlsnlog.testing.fakes.disk import Call, FakeDisk, StopHere
 
 PATH = "/d/group.key"
 RANDOM = SeededRandom(7)
@@ -127,7 +127,7 @@ def kept(mode: int, owner: int, group: int) -> FakeDisk:
 
 
 def test_a_missing_key_names_the_command_that_makes_one() -> None:
-    with pytest.raises(BadArgument, match=f"no file {PATH}.*vlsnlog key new FILE"):
+    with pytest.raises(BadArgument, match=f"no file {PATH}.*vlsnlog key create FILE"):
         group_key.read(FakeDisk(), PATH)
 
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from repl.cdc.position_file import SLOT_BYTES, PositionFile, StoredPosition
-from tests.fakes.disk import FakeDisk, StopHere
 from vlsn.errors import BadBody, Damaged, LogFailed, WrongVersion
 from vlsn.format.checksum import crc
+from vlsnlog.testing.fakes.disk import FakeDisk, StopHere
 
 PATH = "/d/cdc/orders.position"
 

@@ -11,9 +11,9 @@ import pytest
 
 from repl.cdc.position_file import SLOT_BYTES, PositionFile, StoredPosition
 from repl.cdc.position_stores import At, LocalPositions, PositionLost
-from tests.fakes.disk import FakeDisk, StopHere
 from tests.fakes.loop import virtual
 from vlsn.errors import BadArgument, Damaged, LogFailed, NotMaster
+from vlsnlog.testing.fakes.disk import FakeDisk, StopHere
 
 PATH = "/d/cdc/orders.position"
 

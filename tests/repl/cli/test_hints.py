@@ -59,10 +59,10 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _OPEN = {"URL": URL, "URLS": URL, "VLSN": "1", "N": "1", "M": "2", "NAME": "n1", "FILE": "f", "DIR": "."}
 _OPEN |= {"SOURCE": ".", "LEVEL": "sync", "/var/lib/vlsnlog/node.toml": "node.toml"}
 _OPEN |= {"/var/lib/vlsnlog/data": "data"}
-_COMMANDS = ROOT / "repl/audit/mends.py"
-"""Its strings are whole commands, each in a place of its own: tests/repl/audit/test_audit.py types them."""
+_COMMANDS = (ROOT / "repl/audit/mends.py", ROOT / "repl/cli/examples.py")
+"""Their strings are whole commands, which tests/repl/audit/test_audit.py and tests/pages/test_reference.py type."""
 ROOMS = ("vlsn", "feeder", "replica", "repl")
-MODULES = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py")) if path != _COMMANDS]
+MODULES = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py")) if path not in _COMMANDS]
 """All else that a process may print comes from these."""
 
 

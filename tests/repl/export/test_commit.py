@@ -31,7 +31,7 @@ from repl.export.manifest import (
 )
 from repl.export.objects import Target
 from repl.export.target import LocalTarget
-from tests.fakes.disk import FakeDisk, StopHere
+from vlsnlog.testing.fakes.disk import FakeDisk, StopHere
 
 SETTINGS = Settings("g", "parquet", "", "", "")
 MARK = Mark(3, 4, 5)

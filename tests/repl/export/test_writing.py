@@ -23,9 +23,9 @@ from repl.export.target import LocalTarget
 from repl.export.writing import Plan
 from repl.files.parquet import SCHEMA
 from repl.web import ndjson
-from tests.fakes.disk import FakeDisk
 from vlsn.errors import BadArgument
 from vlsn.seams import Disk
+from vlsnlog.testing.fakes.disk import FakeDisk
 
 Row = tuple[int, int, int, int | None, bytes | None, bytes]
 """vlsn, term, time, txn, key, value."""

@@ -15,13 +15,13 @@ from repl.auth.tokens import TokenRecord, new_secret
 from repl.node.gateway import Gateway
 from repl.node.trail import FILE_BYTES_MAX, FILES_MAX, LINES_MAX, REFUSALS_A_SECOND, TrailFile
 from repl.web.types import BytesBody, Headers, Request, Response
-from tests.fakes.disk import FakeDisk
 from tests.fakes.loop import virtual
 from tests.fakes.machine import ProcessDisk
 from tests.fakes.random import SeededRandom
 from tests.repl.web.calls import JSON
 from tests.repl.web.calls import json as json_of
 from tests.repl.web.one_node import OneNode, started
+from vlsnlog.testing.fakes.disk import FakeDisk
 
 SECRET = new_secret(SeededRandom(1))
 ROTATE, CREATE = "/v1/admin/rotate", "/v1/admin/tokens/abcdefgh"

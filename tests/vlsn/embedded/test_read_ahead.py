@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.fakes.disk import FakeDisk
 from vlsn.real.threads import READ_AHEAD, ReadAhead
 from vlsn.seams import File, Reading, in_turn
+from vlsnlog.testing.fakes.disk import FakeDisk
 
 DATA = bytes(range(256)) * 40
 RANGES = [(at, 100) for at in range(0, len(DATA) + 300, 100)]

@@ -12,12 +12,12 @@ from random import Random
 import pytest
 
 from tests.fakes.clock import FakeClock
-from tests.fakes.disk import Call, FakeDisk
 from tests.vlsn.logs import DIRECTORY, embedded_log
 from vlsn.embedded.log import Log
 from vlsn.errors import BadArgument, Damaged, LogFailed
 from vlsn.limits import KIB
 from vlsn.state.options import LogOptions
+from vlsnlog.testing.fakes.disk import Call, FakeDisk
 
 WAIT_S = 120.0
 

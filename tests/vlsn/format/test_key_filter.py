@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fakes.disk import FakeDisk
 from tests.vlsn.builder import LogBuilder
 from tests.vlsn.format.test_rows import KINDS, START, Story, stories
 from vlsn.errors import BadArgument
@@ -16,6 +15,7 @@ from vlsn.format.frame import FrameKind
 from vlsn.format.key_filter import KeyFilter
 from vlsn.format.rows import EntryRows
 from vlsn.limits import KEY_BYTES_MAX
+from vlsnlog.testing.fakes.disk import FakeDisk
 
 
 def wanted(entry: Entry, keys: KeyFilter) -> bool:

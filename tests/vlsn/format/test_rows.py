@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fakes.disk import FakeDisk
 from tests.vlsn import strategies
 from tests.vlsn.builder import LogBuilder
 from vlsn.errors import Damaged
@@ -21,6 +20,7 @@ from vlsn.format.frame import FrameKind
 from vlsn.format.segment import FIRST_FRAME
 from vlsn.ids import Lsn, Vlsn, lsn
 from vlsn.segments.reader import DATA_ONLY, LogReader
+from vlsnlog.testing.fakes.disk import FakeDisk
 
 START = lsn(1, FIRST_FRAME)
 KINDS = st.none() | st.frozensets(st.sampled_from([int(kind) for kind in EntryKind]), min_size=1)

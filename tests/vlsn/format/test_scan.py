@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fakes.disk import FakeDisk
 from tests.vlsn.builder import LogBuilder, Piece
 from vlsn.format import scan
 from vlsn.format.frame import FLAG_AT, FrameKind, build_header
 from vlsn.format.scan import Stop
 from vlsn.format.segment import FIRST_FRAME
+from vlsnlog.testing.fakes.disk import FakeDisk
 
 
 def log() -> LogBuilder:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-from tests.fakes.kv import FakeStores
 from vlsn.ids import Lsn, Vlsn, lsn
 from vlsn.index.index import VlsnIndex
+from vlsnlog.testing.fakes.kv import FakeStores
 
 PATH = "index"
 BLOCK_ENTRIES = 10

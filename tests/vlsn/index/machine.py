@@ -13,7 +13,6 @@ from contextlib import nullcontext
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.fakes.kv import FakeStores
 from tests.vlsn.index import inspect
 from tests.vlsn.index.builder import put_block
 from tests.vlsn.index.model import ModelIndex
@@ -21,6 +20,7 @@ from vlsn.errors import LogClosed, LogFailed, VlsnLogError
 from vlsn.ids import NULL_LSN, Lsn, Vlsn
 from vlsn.index.index import VlsnIndex
 from vlsn.seams import Stores
+from vlsnlog.testing.fakes.kv import FakeStores
 
 Block = tuple[int, int, int]
 """(first VLSN, last VLSN, LSN)"""

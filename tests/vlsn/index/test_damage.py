@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fakes.kv import FakeStores
 from tests.vlsn.index import inspect
 from tests.vlsn.index.builder import PATH, columns, flush, open_index, place, put, span
 from vlsn.errors import Damaged
@@ -15,6 +14,7 @@ from vlsn.index.bucket import bucket_key
 from vlsn.index.index import VlsnIndex
 from vlsn.index.mend import find_wounds, heal
 from vlsn.index.stored import RECORD_KEY
+from vlsnlog.testing.fakes.kv import FakeStores
 
 BLOCKS = 30
 

@@ -6,12 +6,12 @@ from itertools import permutations, product
 
 import pytest
 
-from tests.fakes.kv import FakeStores
 from tests.vlsn.index import inspect
 from tests.vlsn.index.builder import flush, open_index, put_block
 from tests.vlsn.index.model import ModelIndex
 from vlsn.ids import Lsn, Vlsn
 from vlsn.index.index import VlsnIndex
+from vlsnlog.testing.fakes.kv import FakeStores
 
 SETTINGS = {"stride": 3, "mapping_bytes_min": 1, "max_distance": 100_000, "max_mappings": 3}
 BLOCKS = [

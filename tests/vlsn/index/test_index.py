@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.kv import FakeStore, FakeStores
 from tests.vlsn.index import inspect
 from tests.vlsn.index.builder import PATH, columns, flush, open_index, place, put, put_block, span
 from vlsn.errors import BadArgument, Damaged, LogClosed, VlsnLogError
@@ -19,6 +18,7 @@ from vlsn.index.range import EMPTY
 from vlsn.index.scanner import ForwardScanner
 from vlsn.index.stored import RECORD_KEY
 from vlsn.real.lmdb_store import LmdbStores
+from vlsnlog.testing.fakes.kv import FakeStore, FakeStores
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fakes.kv import FakeStores
 from tests.vlsn.index.builder import flush, open_index, place, put, put_block, span
 from vlsn.ids import Vlsn, lsn
 from vlsn.index.index import VlsnIndex
 from vlsn.index.scanner import ForwardScanner
+from vlsnlog.testing.fakes.kv import FakeStores
 
 BLOCKS = 40
 

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.fakes.kv import FakeStores
 from tests.vlsn.index.builder import PATH, flush, open_index
 from vlsn.errors import WrongVersion
 from vlsn.ids import NUMBER_MAX, Lsn, Vlsn, lsn
 from vlsn.index import time_index
 from vlsn.index.index import VlsnIndex
 from vlsn.index.time_index import META_KEY, UNKNOWN, TimeIndex
+from vlsnlog.testing.fakes.kv import FakeStores
 
 MIB = 1 << 20
 CLOCKS = st.integers(0, 40)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fakes.disk import StopHere
 from tests.vlsn.logs import DIRECTORY, Machine, Opened, put
 from tests.vlsn.write.test_cleaning import clean, filled, last_of, numbers
 from vlsn.errors import BadArgument, Damaged, LogInUse, VlsnLogError
@@ -15,6 +14,7 @@ from vlsn.state import node_file
 from vlsn.state.node_file import NodeRecord
 from vlsn.verify.inspection import Rule
 from vlsn.verify.verify import verify
+from vlsnlog.testing.fakes.disk import StopHere
 
 
 class Alone(Opened):

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fakes.disk import StopHere
 from tests.vlsn.logs import DIRECTORY, SMALL, Machine, Opened, Waiting, contents
 from tests.vlsn.offline.test_truncate import loss, record_of, truncated
 from tests.vlsn.state.test_producers_of_a_log import blocks_of
@@ -33,6 +32,7 @@ from vlsn.state.options import LogOptions
 from vlsn.state.state_store import StateRecord
 from vlsn.verify.inspection import Rule
 from vlsn.verify.verify import verify
+from vlsnlog.testing.fakes.disk import StopHere
 
 NAMES: Final = ("consumer/a", "consumer/b", "dest/c", "sink/d")
 UUIDS: Final = ("00000000000000aa", "00000000000000bb")

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fakes.disk import FakeDisk, StopHere
 from tests.fakes.random import SeededRandom
 from tests.vlsn.format.test_rows import stories
 from tests.vlsn.logs import DIRECTORY, SMALL, Machine, Opened, Waiting
@@ -32,6 +31,7 @@ from vlsn.real.disk import PosixDisk
 from vlsn.state.options import LogOptions
 from vlsn.verify.pages import page_faults
 from vlsn.verify.segment_chain import read_stated
+from vlsnlog.testing.fakes.disk import FakeDisk, StopHere
 
 LOG: LogOptions = replace(SMALL, block_bytes_max=4 << 10)
 KEYS = [b"", b"a-1", b"a-22", b"b-1", b"a-dead"]

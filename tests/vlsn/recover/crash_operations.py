@@ -19,7 +19,6 @@ from random import Random
 import pytest
 
 from tests.fakes.clock import FakeClock
-from tests.fakes.disk import StopHere
 from tests.fakes.random import SeededRandom
 from tests.fakes.stopping import StoppingDisk, StoppingStores
 from tests.fakes.threads import InlineThreads
@@ -33,6 +32,7 @@ from vlsn.real.lmdb_store import LmdbStores
 from vlsn.seams import Seams
 from vlsn.state.node_file import NodeRecord
 from vlsn.state.options import Durability
+from vlsnlog.testing.fakes.disk import StopHere
 
 
 @dataclass(slots=True)

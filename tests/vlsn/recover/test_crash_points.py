@@ -18,13 +18,13 @@ from typing import Any, cast
 
 import pytest
 
-from tests.fakes.disk import StopHere
 from tests.vlsn.logs import DIRECTORY, Machine, Opened
 from tests.vlsn.recover.crash_operations import OPERATIONS, Model, Operation, RealMachine
 from vlsn.ids import Vlsn
 from vlsn.verify.inspection import Rule
 from vlsn.verify.report import VerifyReport
 from vlsn.verify.verify import verify
+from vlsnlog.testing.fakes.disk import StopHere
 
 ENDS = ("kill", "power_cut", "torn")
 LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long" or "SEEDS" in os.environ

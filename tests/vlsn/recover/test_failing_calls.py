@@ -23,7 +23,6 @@ from typing import Final, TypeVar
 
 import pytest
 
-from tests.fakes.disk import Call
 from tests.fakes.threads import InlineThreads, InlineWorker
 from tests.vlsn.logs import Machine
 from tests.vlsn.recover.crash_operations import OPERATIONS, Model
@@ -31,6 +30,7 @@ from tests.vlsn.recover.test_crash_points import check
 from vlsn.errors import LogFailed, VlsnLogError
 from vlsn.limits import RETRY_S_MAX
 from vlsn.seams import Seams
+from vlsnlog.testing.fakes.disk import Call
 
 T = TypeVar("T")
 LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long" or "SEEDS" in os.environ

@@ -8,11 +8,11 @@ from random import Random
 
 import pytest
 
-from tests.fakes.disk import FakeDisk
 from tests.vlsn.builder import LogBuilder
 from vlsn.limits import MIB
 from vlsn.recover.torn_tail import Cut, examine, untaken
 from vlsn.segments.directory import survey
+from vlsnlog.testing.fakes.disk import FakeDisk
 
 SEGMENT = 16 * MIB
 

@@ -12,7 +12,6 @@ from itertools import combinations
 
 import pytest
 
-from tests.fakes.disk import Call, StopHere
 from tests.vlsn.logs import DIRECTORY, SMALL, Machine, Opened, Waiting
 from tests.vlsn.recover.crash_operations import room
 from vlsn.ids import Vlsn, lsn_file
@@ -21,6 +20,7 @@ from vlsn.state.node_file import NodeRecord
 from vlsn.state.node_file import read as read_node_file
 from vlsn.state.options import Durability
 from vlsn.verify.verify import verify
+from vlsnlog.testing.fakes.disk import Call, StopHere
 
 OPTIONS = replace(SMALL, block_bytes_max=700)
 SECTORS_MAX = 8

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.fakes.kv import Contents
 from tests.vlsn.index import inspect
 from tests.vlsn.logs import DIRECTORY, Machine, Opened, Undurable
 from tests.vlsn.oracle import places
@@ -17,6 +16,7 @@ from vlsn.errors import Damaged, LogFailed
 from vlsn.format.segment import FIRST_FRAME, segment_name
 from vlsn.ids import Vlsn
 from vlsn.index.stored import RECORD_KEY, UNFINISHED, Record, decode_record
+from vlsnlog.testing.fakes.kv import Contents
 
 INDEX = f"{DIRECTORY}/index"
 

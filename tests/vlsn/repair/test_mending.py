@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fakes.disk import Call, FakeDisk, StopHere
 from tests.vlsn.logs import Machine, Opened, Undurable, put
 from tests.vlsn.write.test_rollback import rolled_back
 from vlsn.errors import BadBody, Damaged, IntegrityFault, NoSpace, NotMaster
@@ -27,6 +26,7 @@ from vlsn.repair.mended_copy import COPY_SUFFIX, mend
 from vlsn.repair.mending import Filling, Wound, check_window, find_wound, find_wound_of_closed
 from vlsn.segments.bad_sectors import PAGE_BYTES, ROT
 from vlsn.verify.verify import verify
+from vlsnlog.testing.fakes.disk import Call, FakeDisk, StopHere
 
 
 class Story:

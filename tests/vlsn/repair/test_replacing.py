@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fakes.disk import StopHere
 from tests.vlsn.logs import Opened
 from tests.vlsn.repair.test_mending import Story
 from vlsn.errors import BadArgument
@@ -16,6 +15,7 @@ from vlsn.limits import MENDED_KEPT_MAX
 from vlsn.recover.recovery import INDEX_NAME
 from vlsn.repair.replacing import REPLACEMENTS_MAX, Replacement, replace_blocks
 from vlsn.verify.verify import verify
+from vlsnlog.testing.fakes.disk import StopHere
 
 
 def other_block(block: bytes, **changes: int) -> bytes:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 import pytest
 
 from tests.fakes.clock import FakeClock
-from tests.fakes.disk import Call
 from tests.fakes.threads import InlineThreads
 from tests.vlsn.logs import DIRECTORY, Machine, Opened, Undurable, Waiting, put
 from tests.vlsn.recover.crash_operations import room
@@ -23,6 +22,7 @@ from vlsn.segments.background import Background, Fault
 from vlsn.state.options import Durability
 from vlsn.verify.verify import verify
 from vlsn.write.queue import RECORD_ROOM_BYTES
+from vlsnlog.testing.fakes.disk import Call
 
 FOREVER = 1 << 30
 INDEX = f"{DIRECTORY}/index"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tests.fakes.disk import FakeDisk
 from tests.vlsn.builder import LogBuilder
 from vlsn.format.segment import FIRST_FRAME
 from vlsn.ids import NULL_LSN, lsn
 from vlsn.segments.directory import last_active, stated_synced_end, survey
+from vlsnlog.testing.fakes.disk import FakeDisk
 
 
 def log() -> LogBuilder:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.disk import FakeDisk, StopHere
 from tests.vlsn.logs import SMALL, Machine, Opened, put
 from tests.vlsn.recover.crash_operations import RealMachine
 from vlsn.format.segment import FIRST_FRAME, parse_segment_name, segment_name
 from vlsn.segments.holes import HOLE_BYTES_MIN, PAGE_BYTES, give_back
 from vlsn.verify.verify import verify
+from vlsnlog.testing.fakes.disk import FakeDisk, StopHere
 
 
 def taken(machine: Machine) -> dict[int, int]:

@@ -13,8 +13,6 @@ from itertools import product
 
 import pytest
 
-from tests.fakes.disk import FakeDisk
-from tests.fakes.inodes import SECTOR_BYTES
 from tests.vlsn.builder import LogBuilder, Placed
 from tests.vlsn.logs import Machine, Opened
 from vlsn.errors import Damaged
@@ -26,6 +24,8 @@ from vlsn.recover.vote_floor import BlockName, floor_of, with_floor, with_floor_
 from vlsn.segments.directory import survey
 from vlsn.segments.log_end import Ending, ending, synced_end
 from vlsn.state.node_file import NodeRecord
+from vlsnlog.testing.fakes.disk import FakeDisk
+from vlsnlog.testing.fakes.inodes import SECTOR_BYTES
 
 DIRECTORY = "/log"
 SEGMENT_BYTES = 16 << 10

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fakes.disk import FakeDisk
 from tests.vlsn.builder import LogBuilder, Placed
 from vlsn.errors import Damaged
 from vlsn.format.block import EntryKind
@@ -17,6 +16,7 @@ from vlsn.format.frame import FRAME_BYTES, FrameKind
 from vlsn.format.segment import FIRST_FRAME
 from vlsn.ids import Lsn, Vlsn, lsn, lsn_file, lsn_offset
 from vlsn.segments.reader import LogReader, ReadRun
+from vlsnlog.testing.fakes.disk import FakeDisk
 
 START = lsn(1, FIRST_FRAME)
 

@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fakes.disk import FakeDisk
-from tests.fakes.kv import FakeStores
 from tests.vlsn.builder import LogBuilder
 from tests.vlsn.logs import Machine, Opened
 from tests.vlsn.segments.test_reader import reader_of
@@ -25,6 +23,8 @@ from vlsn.segments.directory import survey
 from vlsn.segments.reader import LogReader, TimeRun
 from vlsn.segments.time_search import LOOK_BYTES, TimeSearch
 from vlsn.segments.visible_blocks import visible_blocks
+from vlsnlog.testing.fakes.disk import FakeDisk
+from vlsnlog.testing.fakes.kv import FakeStores
 
 HOUR_US = 3_600_000_000
 MIB = 1 << 20

@@ -11,8 +11,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tests.fakes.disk import FakeDisk
-from tests.fakes.kv import FakeStores
 from vlsn.errors import Damaged
 from vlsn.format.records import AckNote, CommitEntry
 from vlsn.format.vlsn_set import VlsnSet
@@ -21,6 +19,8 @@ from vlsn.state.acks import AckLimits, AcksRecord, AckTable
 from vlsn.state.destinations import DestinationSettings, key_of, settings_of, views_of
 from vlsn.state.small_state import SmallState
 from vlsn.state.state_store import StateRecord, StateStore
+from vlsnlog.testing.fakes.disk import FakeDisk
+from vlsnlog.testing.fakes.kv import FakeStores
 
 LIMITS = AckLimits(destinations=3, intervals=4, tries=3, dead=2)
 UUIDS = [f"{number:016x}" for number in range(1, 5)]

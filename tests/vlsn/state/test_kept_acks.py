@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from tests.fakes.disk import StopHere
 from tests.sim.destinations import unpacked
 from tests.vlsn.logs import Machine, Opened
 from tests.vlsn.state.test_kept_producers import STATE, checkpointed, log_settings, stopped_checkpoints
@@ -16,6 +15,7 @@ from vlsn.format.block import EntryKind
 from vlsn.format.records import AckNote, CommitEntry, Settings
 from vlsn.format.vlsn_set import VlsnSet
 from vlsn.state.state_store import PREFIXES
+from vlsnlog.testing.fakes.disk import StopHere
 
 KEPT, CHANGED, DROPPED, MADE = (f"{number:016x}" for number in range(1, 5))
 Plain = dict[str, tuple[set[int], set[int]]]

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 
-from tests.fakes.disk import StopHere
 from tests.vlsn.logs import DIRECTORY, Machine, Opened, Undurable, Waiting
 from tests.vlsn.state.test_producers_of_a_log import blocks_of
 from tests.vlsn.write.test_rollback import rolled_back
@@ -23,6 +22,7 @@ from vlsn.state.producers import ProducersRecord
 from vlsn.state.state_store import RECORD_KEY, StateRecord, StateStore
 from vlsn.verify.verify import verify
 from vlsn.write.queue import Pending
+from vlsnlog.testing.fakes.disk import StopHere
 
 STATE = f"{DIRECTORY}/state"
 NAMES = PRODUCERS_MIN + 20

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fakes.disk import FakeDisk, StopHere
 from tests.vlsn.strategies import flips, names, u64
 from vlsn.errors import BadBody, Damaged, LogFailed
 from vlsn.format.checksum import crc
 from vlsn.state.node_file import SLOT_BYTES, NodeFile, NodeRecord, create, read
+from vlsnlog.testing.fakes.disk import FakeDisk, StopHere
 
 PATH = "/n1/node.id"
 FIRST = NodeRecord(group="g", node="n1", incarnation=7)

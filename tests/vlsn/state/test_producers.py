@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from tests.fakes.kv import FakeStores
 from tests.vlsn import strategies
 from vlsn.format import block
 from vlsn.format.block_heads import BLOCK_DTYPE, produced_of
@@ -26,6 +25,7 @@ from vlsn.state.log_table import TableChanges
 from vlsn.state.producer_lives import SPARE_ROWS, last_of
 from vlsn.state.producers import ProducerLimits, Producers, ProducersRecord
 from vlsn.state.state_store import StateRecord, StateStore
+from vlsnlog.testing.fakes.kv import FakeStores
 
 
 class Produced(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fakes.kv import FakeStores
 from vlsn.errors import Damaged, LogFailed
 from vlsn.format.records import GroupEntry, Member
 from vlsn.ids import Lsn, Term, Vlsn
@@ -17,6 +16,7 @@ from vlsn.state.state_store import (
     StateRecord,
     StateStore,
 )
+from vlsnlog.testing.fakes.kv import FakeStores
 
 PATH = "state"
 GROUP = GroupEntry("orders", [Member("n1", "http://127.0.0.1:7701", "00000000000000a1")], 0)

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fakes.disk import FakeDisk
 from tests.vlsn.builder import LogBuilder, Piece
 from vlsn.format.block import EntryKind
 from vlsn.format.segment import FIRST_FRAME
@@ -17,6 +16,7 @@ from vlsn.format.sidecar import Sidecar
 from vlsn.verify import by_sidecar
 from vlsn.verify.by_sidecar import inspect_sealed
 from vlsn.verify.inspection import Inspected, inspect
+from vlsnlog.testing.fakes.disk import FakeDisk
 
 COLUMNS = ("offsets", "bad", "block_offsets", "firsts", "lasts", "terms", "dtvlsns", "marked", "lost")
 

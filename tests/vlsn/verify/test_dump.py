@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fakes.disk import Call, FakeDisk
-from tests.fakes.kv import FakeStores
 from tests.vlsn.builder import LogBuilder
 from tests.vlsn.segments.test_reader import logs
 from vlsn.format import block as block_format
@@ -20,6 +18,8 @@ from vlsn.format.frame import FrameKind
 from vlsn.format.segment import FIRST_FRAME
 from vlsn.ids import lsn
 from vlsn.verify.dump import ROW_KINDS, DumpFilter, DumpRow, dump_rows
+from vlsnlog.testing.fakes.disk import Call, FakeDisk
+from vlsnlog.testing.fakes.kv import FakeStores
 
 
 def log() -> LogBuilder:

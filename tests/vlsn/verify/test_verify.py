@@ -11,8 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fakes.disk import Call, FakeDisk
-from tests.fakes.kv import FakeStores
 from tests.vlsn.builder import LogBuilder, Placed
 from tests.vlsn.logs import DIRECTORY, Machine, Opened
 from tests.vlsn.segments.test_reader import logs
@@ -34,6 +32,8 @@ from vlsn.verify.dump import DumpFilter, dump_rows
 from vlsn.verify.inspection import Rule
 from vlsn.verify.report import VerifyReport
 from vlsn.verify.verify import verify
+from vlsnlog.testing.fakes.disk import Call, FakeDisk
+from vlsnlog.testing.fakes.kv import FakeStores
 
 Row = tuple[str, str, int, int]
 

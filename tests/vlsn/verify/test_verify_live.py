@@ -7,12 +7,12 @@ from functools import partial
 
 import pytest
 
-from tests.fakes.disk import Call
 from tests.vlsn.logs import DIRECTORY, Machine, Undurable, put
 from tests.vlsn.write.test_rollback import rolled_back
 from vlsn.format.segment import segment_name, sidecar_name
 from vlsn.verify.dump import DumpFilter, dump_rows
 from vlsn.verify.verify import verify
+from vlsnlog.testing.fakes.disk import Call
 
 Event = Callable[[Undurable], None]
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.fakes.disk import FakeDisk
 from tests.vlsn.builder import LogBuilder, Placed
 from tests.vlsn.logs import Machine
 from tests.vlsn.verify.test_verify import check, index_of, log, rows
@@ -16,6 +15,7 @@ from vlsn.format.records import RollbackEnd
 from vlsn.format.segment import segment_name
 from vlsn.ids import lsn
 from vlsn.recover.recovery import recover
+from vlsnlog.testing.fakes.disk import FakeDisk
 
 
 def test_overmarks_are_held_against_the_rollback_records() -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from tests.fakes.disk import StopHere
 from tests.vlsn.logs import DIRECTORY, SMALL, Machine, Opened
 from vlsn.errors import Damaged, LogFailed, LogInUse
 from vlsn.format.block import EntryKind
@@ -21,6 +20,7 @@ from vlsn.state.retention import Retention
 from vlsn.verify.inspection import Rule
 from vlsn.verify.verify import verify
 from vlsn.write.cleaner import CleaningReport
+from vlsnlog.testing.fakes.disk import StopHere
 
 SEGMENT = SMALL.segment_bytes
 KEEPING = replace(SMALL, retention_bytes=4 * SEGMENT)

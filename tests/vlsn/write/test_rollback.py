@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fakes.disk import StopHere
 from tests.vlsn.logs import DIRECTORY, Machine, Opened, Undurable
 from vlsn.errors import Damaged, NotMaster, RollbackProhibited, VlsnLogError
 from vlsn.format.block import EntryKind
@@ -12,6 +11,7 @@ from vlsn.format.records import GroupEntry, Member
 from vlsn.format.segment import segment_name
 from vlsn.ids import Vlsn, lsn_file, lsn_offset
 from vlsn.verify.verify import verify
+from vlsnlog.testing.fakes.disk import StopHere
 
 
 def rolled_back(opened: Opened, matchpoint: int) -> None:

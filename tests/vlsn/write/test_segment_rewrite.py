@@ -14,7 +14,6 @@ from random import Random
 
 import pytest
 
-from tests.fakes.disk import Call, FakeDisk, StopHere
 from tests.fakes.seeds import seeds
 from tests.vlsn.logs import DIRECTORY, SMALL, Machine, Opened, Undurable, embedded_log
 from vlsn.embedded.log import Log
@@ -28,6 +27,7 @@ from vlsn.segments.reader import LogReader, SegmentFile
 from vlsn.segments.tail import PAGE_BYTES
 from vlsn.state.options import LogOptions
 from vlsn.verify.verify import verify
+from vlsnlog.testing.fakes.disk import Call, FakeDisk, StopHere
 
 
 def of_log(name: str) -> bool:

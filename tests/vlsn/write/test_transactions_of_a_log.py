@@ -8,7 +8,6 @@ from random import Random
 
 import pytest
 
-from tests.fakes.disk import StopHere
 from tests.fakes.seeds import seeds
 from tests.vlsn.logs import DIRECTORY, Machine, Opened, Undurable, Waiting
 from tests.vlsn.state.test_producers_of_a_log import OPTIONS, Story, blocks_of
@@ -17,6 +16,7 @@ from vlsn.format.block import EntryKind
 from vlsn.format.producer_columns import HANDLE_SEQUENCE
 from vlsn.format.submission import Transaction, Values
 from vlsn.verify.verify import verify
+from vlsnlog.testing.fakes.disk import StopHere
 
 
 def transaction(parts: list[list[bytes]], handle: int = 0) -> Waiting:

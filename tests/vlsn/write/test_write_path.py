@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from tests.fakes.disk import Call, FakeDisk
 from tests.vlsn.logs import DIRECTORY, SMALL, Machine, Opened, Undurable, Waiting, embedded_log, put
 from tests.vlsn.recover.crash_operations import room
 from tests.vlsn.write.test_checkpoint import run_of
@@ -22,6 +21,7 @@ from vlsn.segments.directory import survey
 from vlsn.state.options import Durability, LogOptions
 from vlsn.verify.verify import verify
 from vlsn.write.queue import Pending
+from vlsnlog.testing.fakes.disk import Call, FakeDisk
 
 WAIT_S = 120.0
 

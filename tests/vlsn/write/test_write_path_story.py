@@ -13,7 +13,6 @@ from random import Random
 
 import pytest
 
-from tests.fakes.disk import Call, StopHere
 from tests.fakes.seeds import seeds
 from tests.vlsn.logs import DIRECTORY, Machine, Opened, Waiting
 from vlsn.errors import NotMaster
@@ -24,6 +23,7 @@ from vlsn.state.holds import Owner
 from vlsn.state.options import Durability, LogOptions
 from vlsn.verify.dump import DumpFilter, dump_rows
 from vlsn.verify.verify import verify
+from vlsnlog.testing.fakes.disk import Call, StopHere
 
 OPTIONS = LogOptions(
     segment_bytes=64 << 10,

@@ -14,10 +14,10 @@ import pytest
 from repl.cdc import CdcContext, CdcUnavailable
 from repl.cdc.shipped.json_lines import JsonLines
 from repl.web import ndjson
-from tests.fakes.disk import FakeDisk, StopHere
 from tests.repl.cdc.shipped.feeding import Feeder, log_of
 from vlsn.errors import BadArgument
 from vlsn.format.block import Entry
+from vlsnlog.testing.fakes.disk import FakeDisk, StopHere
 
 D = "/srv/out"
 

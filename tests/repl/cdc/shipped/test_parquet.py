@@ -15,11 +15,11 @@ import pytest
 from repl.cdc import CdcContext, CdcUnavailable
 from repl.cdc.shipped import parquet
 from repl.cdc.shipped.parquet import ParquetFiles
-from tests.fakes.disk import FakeDisk, StopHere
 from tests.repl.cdc.shipped.feeding import Fed, Feeder, log_of
 from vlsn.errors import BadArgument, Damaged
 from vlsn.format.block import Entry
 from vlsn.ids import Term, Vlsn
+from vlsnlog.testing.fakes.disk import FakeDisk, StopHere
 
 D = "/srv/lake"
 

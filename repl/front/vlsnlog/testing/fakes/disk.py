@@ -27,9 +27,9 @@ from functools import cache
 from random import Random
 from typing import Literal, NamedTuple
 
-from tests.fakes.inodes import PAGE_BYTES, Directory, Inode, Node
 from vlsn.errors import LogInUse, NoRegularFile
 from vlsn.seams import Buffer
+from vlsnlog.testing.fakes.inodes import PAGE_BYTES, Directory, Inode, Node
 
 Moment = Literal["before", "during", "after"]
 UNLIMITED_BYTES = 1 << 40

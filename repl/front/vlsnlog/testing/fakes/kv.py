@@ -15,9 +15,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from tests.fakes.disk import FakeDisk
 from vlsn.errors import Damaged, LogClosed, LogFailed, LogInUse
 from vlsn.seams import KeyValue
+from vlsnlog.testing.fakes.disk import FakeDisk
 
 
 @dataclass(slots=True)
