@@ -32,6 +32,22 @@ __all__ = ["small_disk"]
 PAGE_BYTES_MAX = 60 * KIB
 EVIL = b"<script>document.title='taken'</script><img src=x onerror=alert(1)> \xe2\x80\xaegnp.exe"
 
+SLOW = """
+() => {
+  const fetched = window.fetch;
+  let now = 0;
+  window.asked = window.most = 0;
+  window.fetch = async (...call) => {
+    window.asked += 1;
+    window.most = Math.max(window.most, now += 1);
+    await new Promise((done) => setTimeout(done, 700));
+    try { return await fetched(...call); } finally { now -= 1; }
+  };
+  setInterval(() => document.dispatchEvent(new Event("visibilitychange")), 50);
+}
+"""
+"""Each call of the page takes longer, and its tab is shown again all the time."""
+
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
@@ -275,20 +291,33 @@ def test_a_parked_consumer(browser: Browser, tmp_path: Path) -> None:
             page.check("parked")
 
 
+def test_polls_of_a_page_do_not_overlap(browser: Browser, tmp_path: Path) -> None:
+    with running(tmp_path) as group, shown(browser, group.urls["n1"]) as page:
+        page.shows("health", "healthy")
+        page.page.evaluate(SLOW)
+        page.page.wait_for_timeout(4000)
+        asked, most = page.page.evaluate("[window.asked, window.most]")
+        assert asked >= 2 and most == 1
+
+
+def token_of(group: Group, roles: str) -> str:
+    made: list[str] = []
+
+    def create() -> bool:
+        key: list[str | Path] = ["--group-key", group.directory / "group.key"]
+        ended = run("token", "create", "--roles", roles, "--url", group.urls["n1"], *key)
+        made[:] = re.findall(r"vlt_[\w-]+", ended.out.decode())
+        return bool(made)
+
+    group.until(create, "the group makes a token")
+    return made[0]
+
+
 def test_a_stranger_signs_in(browser: Browser, tmp_path: Path) -> None:
     group = Group(tmp_path / "group", anonymous="none")
     try:
         group.launch()
-        made: list[str] = []
-
-        def create() -> bool:
-            key: list[str | Path] = ["--group-key", group.directory / "group.key"]
-            ended = run("token", "create", "--roles", "metrics", "--url", group.urls["n1"], *key)
-            made[:] = re.findall(r"vlt_[\w-]+", ended.out.decode())
-            return bool(made)
-
-        group.until(create, "the group makes a token")
-        [token] = made
+        token = token_of(group, "metrics")
         with shown(browser, group.urls["n2"]) as page:
             page.until(lambda: page.page.locator("#sign-in").is_visible(), "it asks for a token")
             assert page.text("beat") == "asks for a token"
@@ -303,5 +332,21 @@ def test_a_stranger_signs_in(browser: Browser, tmp_path: Path) -> None:
             page.page.click("#browse button:has-text('Show')")
             page.shows("entries-said", "entries need a token with the role read")
             page.check("signed-in")
+            page.page.context.clear_cookies()
+            page.shows("health", "signed out")
+            assert page.page.locator("#sign-in").is_visible() and page.text("beat") == "asks for a token"
+            reads = token_of(group, "metrics,read")
+            page.page.fill("#token", reads)
+            page.page.press("#token", "Enter")
+            page.shows("health", "healthy")
+            page.page.evaluate("location.hash = '#entries?from=1&limit=5&kinds=all'")
+            page.shows("entries-said", "1 to ")
+            page.page.reload()
+            page.shows("entries-said", "entries need a token with the role read")
+            page.until(lambda: page.page.locator("#sign-in").is_visible(), "it asks for the token of entries")
+            page.page.fill("#token", reads)
+            page.page.press("#token", "Enter")
+            page.shows("entries-said", "1 to ")
+            assert not page.page.locator("#sign-in").is_visible()
     finally:
         group.end()
