@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -121,3 +122,24 @@ def test_the_lake_and_its_sql(group: Group, tmp_path: Path) -> None:
     with connect_sync(urls) as log:
         vlsns = [entry.vlsn for entry in log.read()]
     assert done.stdout.split() == [str(len(vlsns)), str(len(vlsns)), str(vlsns[-1])]
+
+
+def test_a_delta_table_has_each_entry_once_whenever_the_export_is_killed(group: Group, tmp_path: Path) -> None:
+    from deltalake import DeltaTable
+
+    urls, to = urls_of(group), tmp_path / "table"
+    follow = ("export", urls, "--to", to, "--format", "delta", "--continuous", "--interval", "0.1", "--json")
+    for kill in range(6):
+        filled(group, f"delta-{kill}-")
+        with Command(*follow, "--batch-entries", "20") as command:
+            command.out.readline()
+            time.sleep(kill * 0.02)  # the kill comes between commits, and within one
+            command.process.kill()
+    last = run("export", urls, "--to", to, "--format", "delta")
+    assert (last.status, last.err) == (0, ""), last
+    table = DeltaTable(to).to_pyarrow_table().sort_by("vlsn")
+    with connect_sync(urls) as log:
+        entries = [entry for entry in log.read() if entry.vlsn <= table["vlsn"][-1].as_py()]
+    assert table["vlsn"].to_pylist() == [entry.vlsn for entry in entries]
+    assert table["value"].to_pylist() == [bytes(entry.value) for entry in entries]
+    assert table["key"].to_pylist() == [entry.key and bytes(entry.key) for entry in entries]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,21 @@ def test_bounds_and_a_key_prefix_stay_those_of_the_table(tmp_path: Path) -> None
     assert exported(source, nothing, key_prefix=b"no such key") == []
 
 
+def _stopping(write: Callable[..., None], left: int, *, before: bool) -> Callable[..., None]:
+    """Returns ``write`` for ``left`` commits; the next one ends the process ``before`` it, or after it."""
+    calls = count()
+
+    def stopping(*args: Any, **more: Any) -> None:
+        last = next(calls) >= left
+        if last and before:
+            raise Stopped
+        write(*args, **more)
+        if last:
+            raise Stopped
+
+    return stopping
+
+
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_an_export_that_is_stopped_anywhere_leaves_no_gap_and_no_second_copy(
@@ -89,17 +106,8 @@ def test_an_export_that_is_stopped_anywhere_leaves_no_gap_and_no_second_copy(
     for _ in range(data.draw(st.integers(0, 6), "stops")):
         left, before = data.draw(st.integers(0, 3), "commits before"), data.draw(st.booleans(), "before the commit")
 
-        def stopping(*args: Any, **more: Any) -> None:
-            nonlocal left
-            left -= 1
-            if left < 0 and before:
-                raise Stopped
-            write(*args, **more)
-            if left < 0:
-                raise Stopped
-
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(deltalake, "write_deltalake", stopping)
+            patch.setattr(deltalake, "write_deltalake", _stopping(write, left, before=before))
             try:
                 exported(source, to, batch_entries=data.draw(st.integers(1, 90), "batch"))
             except Stopped:
@@ -153,7 +161,7 @@ def test_another_table_and_another_log_are_refused_and_left_as_they_are(tmp_path
     assert DeltaTable(foreign).version() == 0
     to = tmp_path / "table"
     exported(source, to, upto=Bound("60", 60))
-    with pytest.raises(BadTarget, match="has group 'g', and .* is 'h'"):
+    with pytest.raises(BadTarget, match=r"has group 'g', and .* is 'h'"):
         exported(log(tmp_path / "h", LOG, group="h"), to)
     with pytest.raises(BadTarget, match="another block at VLSN 60"):
         exported(log(tmp_path / "cut", numbered(60, 3, 100)), to)
