@@ -170,7 +170,7 @@ class _DeltaExport:
                 self._request.to,
                 _schema(),
                 mode="error",
-                description=f"entries of the vlsnlog group {self._group}",
+                description=f"entries of the group {self._group} of vlsnlog",
                 configuration={"delta.appendOnly": "true", **self._settings},
                 raise_if_key_not_exists=False,
             )

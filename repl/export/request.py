@@ -1,4 +1,4 @@
-"""What an export is asked for. No Spark is needed to say it."""
+"""Requests for exports. This module needs no Spark."""
 
 from __future__ import annotations
 

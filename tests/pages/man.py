@@ -89,7 +89,7 @@ def _options(command: click.Command, context: click.Context, heading: str = ".SH
     inner = click.Context(command, info_name=command.name, parent=context)
     records = [
         record
-        for each in command.get_params(inner)
+        for each in command.params
         if isinstance(each, click.Option) and (record := each.get_help_record(inner)) is not None
     ]
     if records:
