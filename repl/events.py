@@ -10,7 +10,7 @@ again, the reports are one event. Each report moves the event to the next number
 the first report in ``since``. A repeated event is logged again only when its count is a power of two.
 
 The names of events are stable, so searches of a log still work after an upgrade. ``KINDS`` lists all events, and
-docs/operating.md explains each.
+docs/monitoring.md explains each.
 """
 
 from __future__ import annotations

@@ -198,7 +198,7 @@ def test_the_design_names_every_room() -> None:
 
 
 def test_operating_lists_the_events_of_each_level() -> None:
-    page = (ROOT / "docs" / "operating.md").read_text()
+    page = (ROOT / "docs" / "monitoring.md").read_text()
     for level, events in (("Warnings", WARNINGS), ("Errors", ERRORS)):
         (line,) = re.findall(rf"^{level}: (.*)$", page, re.MULTILINE)
         assert set(re.findall(r"`([^`]+)`", line)) - {"state"} == events
@@ -285,7 +285,7 @@ def test_code_notes_the_listed_events_and_no_others() -> None:
 
 
 def test_operating_says_what_each_event_means() -> None:
-    page = (ROOT / "docs" / "operating.md").read_text()
+    page = (ROOT / "docs" / "monitoring.md").read_text()
     table = page.split("## Events", 1)[1].split("\n## ", 1)[0]
     told = [
         name for row in re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE) for name in re.findall(r"`([^`]+)`", row)

@@ -1,4 +1,4 @@
-"""Does an operator's work on a node with a damaged disk, as docs/operating.md describes it.
+"""Does an operator's work on a node with a damaged disk, as docs/damage.md describes it.
 
 A node that stays DAMAGED, or has damage that no peer can mend, receives the order to restore. Each log is scrubbed
 after its current segment was rolled, so that remaining damage shows then, and not only in ``verify``.

@@ -53,7 +53,7 @@ def check_exposure(config: NodeConfig, disk: Disk) -> None:
         log = "its log is empty" if level is None else f"its log is of level {level}"
         raise BadArgument(
             f"insecure: {config.name} serves {config.listen} and {config.url}, which is not only loopback, and {log}; "
-            f"add {', '.join(missing_lines(config))} (docs/operating.md, Beyond loopback), or insecure = true"
+            f"add {', '.join(missing_lines(config))} (docs/running.md, Beyond loopback), or insecure = true"
         )
 
 

@@ -5,7 +5,7 @@
     vlsnlog certs client app certs --ca certs                 certs/app.pem, certs/app.key
 
 A node's certificate names the node by the URI ``vlsnlog:GROUP/NODE``, and its hosts as DNS names or addresses.
-Everything can be made by openssl, too (docs/operating.md).
+Everything can be made by openssl, too (docs/access.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The way out that docs/operating.md shows when a majority is gone for ever, walked step by step."""
+"""The way out that docs/membership.md shows when a majority is gone for ever, walked step by step."""
 
 from __future__ import annotations
 

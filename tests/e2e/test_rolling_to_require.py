@@ -2,7 +2,7 @@
 
     previous version ─► this version ─► key, level 5 ─► tls = "allow" ─► group move ─► tls = "require"
 
-Each node is started again in each step but for the moves, one after the other, as docs/operating.md says.  Two programs
+Each node is started again in each step but for the moves, one after the other, as docs/access.md says.  Two programs
 append meanwhile through the client: one exactly-once, one without.  Nothing outside the client sends an append again.
 """
 

@@ -1,6 +1,6 @@
 """The settings with which simulated nodes start: often those of an earlier time, as after an operator's mistake.
 
-A node's `members` are a hint for the first meeting (docs/operating.md). A node with a log must find its group with the
+A node's `members` are a hint for the first meeting (docs/running.md). A node with a log must find its group with the
 list of its first start, or of any time since, at URLs that members have left.  A node without a log starts with the
 present members, too.
 """

@@ -1,1 +1,1 @@
-"""The group's key and its certificates, which are exchanged under load as docs/operating.md says."""
+"""The group's key and its certificates, which are exchanged under load as docs/access.md says."""

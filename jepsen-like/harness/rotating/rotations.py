@@ -5,7 +5,7 @@
     authority      both trusted by nodes and clients ─► certificates of the new one ─► the old one trusted by none
     move           off ─► allow ─► clients use https ─► group move ─► require; one node after the other
 
-Each step changes an operator's file by the command of docs/operating.md, and brings it to the nodes
+Each step changes an operator's file by the command of docs/access.md, and brings it to the nodes
 (``credentials``). The commands refuse a step while a member is silent; it is tried again then. Rotations begin evenly
 over the run. Those of the key go on beside those of certificates.
 """
