@@ -15,7 +15,7 @@ from tests.e2e.pasting import Person
 from tests.pasted import PAGES, ROOT, RUN, blocks
 
 _FIRST = ("README.md", "docs/quick-start.md")
-_CLONED = ("vlsn", "feeder", "replica", "repl", "README.md", "LICENSE", "pyproject.toml")
+_CLONED = ("vlsn", "feeder", "replica", "repl", "docs/man", "README.md", "LICENSE", "pyproject.toml")
 _OFFLINE = {
     "PYTHONPATH": sysconfig.get_path("purelib"),
     "PIP_NO_INDEX": "1",
