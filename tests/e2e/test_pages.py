@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sysconfig
+import time
 import venv
 from pathlib import Path
 
@@ -52,7 +53,9 @@ def pasted(page: Path, directory: Path, programs: Path) -> int:
     with Person(directory, programs, _OFFLINE) as person:
         for block in blocks(page):
             if not block.reason and (block.language in RUN or block.file):
+                began = time.monotonic()
                 person.paste(block)
+                print(f"{time.monotonic() - began:6.1f} s  {block}")
                 ran += block.language in RUN
     return ran
 
