@@ -8,6 +8,8 @@
    tried again by the library. So of two exporters one commits, and the other finds the position moved.
 2. The position is in the table itself, as application transactions. They stay when the table's history is cleaned.
 3. Files of a batch that was not committed belong to no version. ``VACUUM`` removes them.
+4. Others may keep the table in order (``UPKEEP``). If they have written rows, or restored an earlier version, the
+   position says nothing about the rows, and the export is refused.
 
 The library does not sync: after a power cut, the last versions of a table on a local disk may be damaged.
 """
@@ -17,6 +19,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 from repl.client.reader import LINEARIZABLE
 from repl.export.manifest import BadTarget, Fenced, Gap, Mark
 from repl.export.origin import Origin, origin_of
-from repl.export.request import Bound, Request
+from repl.export.request import BATCH_ENTRIES_MAX, FILE_BYTES_MIN, Bound, Request
 from repl.spark.places import is_url
 from vlsn.errors import BadArgument, Lagging, Trimmed, Unreachable
 
@@ -34,6 +37,14 @@ if TYPE_CHECKING:
 NEEDS: Final = "--format delta needs deltalake and PyArrow; install them with: pip install 'vlsnlog[delta]'"
 APP: Final = "vlsnlog"
 _CONFIGURATION: Final = ("vlsnlog.group", "vlsnlog.key_prefix", "vlsnlog.begin")
+_FIRST: Final = "vlsnlog.first"
+"""The table's property with the first VLSN that it is to have."""
+_LAST: Final = "vlsnlog.last"
+"""A commit's field with the last VLSN of its batch."""
+UPKEEP: Final = ("OPTIMIZE", "VACUUM START", "VACUUM END", "CREATE TABLE", "ADD COLUMN", "SET TBLPROPERTIES")
+"""The operations of others after which a table has the same rows."""
+HISTORY_MAX: Final = 10_000
+"""The most versions, since the last batch, that are looked at."""
 TRIES_MAX: Final = 20
 """How often a batch is committed anew, because somebody else has changed the table meanwhile."""
 
@@ -52,9 +63,10 @@ class DeltaBatch:
 
 @dataclass(slots=True)
 class _Read:
-    """How many rows the table's writer has taken."""
+    """How many rows the table's writer has taken, and the error with which the source ended."""
 
     rows: int = 0
+    error: BaseException | None = None
 
 
 def run_delta_export(
@@ -85,6 +97,10 @@ def _check(request: Request) -> None:
         raise BadArgument("--continuous follows a group: name its URLs, not a directory")
     if not is_url(request.source) and not os.path.isdir(request.source):
         raise BadArgument(f"{request.source}: is no directory; name one stopped node's, or http:// URLs")
+    if not 1 <= request.batch_entries <= BATCH_ENTRIES_MAX:
+        raise BadArgument(f"--batch-entries is {request.batch_entries}; it must be 1 to {BATCH_ENTRIES_MAX}")
+    if request.file_bytes < FILE_BYTES_MIN:
+        raise BadArgument(f"--file-size is {request.file_bytes} bytes; it must be {FILE_BYTES_MIN} or more")
     begin, upto = request.begin, request.upto
     if begin is not None and upto is not None and begin.vlsn > upto.vlsn > 0:
         raise BadArgument(f"--to-vlsn {upto.text} is before --from {begin.text}")
@@ -111,18 +127,14 @@ class _DeltaExport:
         )
 
     def run(self) -> int:
-        from deltalake import DeltaTable
-
-        begin = self._place(self._request.begin)
-        if not DeltaTable.is_deltatable(self._request.to):
+        if not self._is_begun():
+            begin = self._place(self._request.begin)
             if self._end() < begin and not self._request.continuous:
                 return 0
-            self._create()
-        table = DeltaTable(self._request.to)
+            self._create(begin)
+        table = self._opened()
         self._check_table(table)
-        last = self._last(table)
-        if not last:
-            last = begin - 1
+        last = self._last(table) or int(table.metadata().configuration[_FIRST]) - 1
         while True:
             try:
                 end = self._end()
@@ -161,7 +173,36 @@ class _DeltaExport:
 
     # The table.
 
-    def _create(self) -> None:
+    def _is_begun(self) -> bool:
+        """Returns whether there is a table. Raises ``BadTarget`` if something else is there."""
+        from deltalake import DeltaTable
+
+        to = self._request.to
+        with self._faults():
+            if DeltaTable.is_deltatable(to):
+                return True
+        if "://" not in to and os.path.exists(to) and (not os.path.isdir(to) or os.listdir(to)):
+            raise BadTarget(f"{to} has files, and is no Delta table: use another --to")
+        return False
+
+    def _opened(self) -> DeltaTable:
+        from deltalake import DeltaTable
+
+        with self._faults():
+            return DeltaTable(self._request.to)
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        """Raises ``BadTarget`` for a fault of the table or of its store."""
+        from deltalake.exceptions import DeltaError
+
+        try:
+            yield
+        except (DeltaError, OSError, ValueError) as error:
+            raise BadTarget(f"{self._request.to}: {str(error)[:500]}") from None
+
+    def _create(self, begin: int) -> None:
+        """Creates the table. If another exporter has created it meanwhile, the checks find that one's settings."""
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
@@ -171,12 +212,12 @@ class _DeltaExport:
                 _schema(),
                 mode="error",
                 description=f"entries of the group {self._group} of vlsnlog",
-                configuration={"delta.appendOnly": "true", **self._settings},
+                configuration={"delta.appendOnly": "true", **self._settings, _FIRST: str(begin)},
                 raise_if_key_not_exists=False,
             )
-        except DeltaError as error:  # another exporter has created it, which the checks find
-            if not DeltaTable.is_deltatable(self._request.to):
-                raise BadTarget(f"{self._request.to}: {error}") from None
+        except (DeltaError, OSError, ValueError) as error:
+            if not self._is_begun():
+                raise BadTarget(f"{self._request.to}: {str(error)[:500]}") from None
 
     def _check_table(self, table: DeltaTable) -> None:
         """Raises ``BadTarget`` unless this log and these options have begun the table, and ``BadArgument`` for other
@@ -184,7 +225,7 @@ class _DeltaExport:
         import pyarrow as pa
 
         to, held = self._request.to, table.metadata().configuration
-        if _CONFIGURATION[0] not in held:
+        if not {*_CONFIGURATION, _FIRST} <= held.keys():
             raise BadTarget(f"{to} is a Delta table that no export has made: use another --to")
         if held[_CONFIGURATION[0]] != self._group:
             raise BadTarget(f"{to} has group {held[_CONFIGURATION[0]]!r}, and {self._origin.text} is {self._group!r}")
@@ -193,6 +234,14 @@ class _DeltaExport:
         there = pa.schema(table.schema().to_arrow())
         if [(each.name, each.type) for each in there] != [(each.name, each.type) for each in _schema()]:
             raise BadTarget(f"{to} has other columns now: {', '.join(there.names)}")
+        for version in table.history(HISTORY_MAX):  # the newest first
+            if version.get(_LAST) == str(self._last(table)):
+                break
+            if (operation := version.get("operation")) not in UPKEEP:
+                raise BadTarget(
+                    f"{to}: version {version.get('version')} is a {operation} of somebody else, after which its rows "
+                    "are not those of the log: restore the version before it into another table, or use another --to"
+                )
         self._check_same_log(table)
 
     def _check_same_log(self, table: DeltaTable) -> None:
@@ -223,15 +272,15 @@ class _DeltaExport:
 
     def _batch(self, table: DeltaTable, held: int, end: int) -> tuple[DeltaTable, DeltaBatch]:
         """Commits the next batch. Returns the table with it. Raises ``Fenced`` if another exporter was sooner."""
-        from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-        from deltalake.exceptions import CommitFailedError
+        from deltalake import CommitProperties, Transaction, write_deltalake
+        from deltalake.exceptions import CommitFailedError, DeltaError
 
         before = self._last(table)
         first, gap = self._first_after(held, begun=bool(before))
         block = self._origin.block_at(min(first + self._request.batch_entries - 1, end))
         last, mark = min(block.last, end), block.mark
         marks = {"term": mark.term, "time": mark.time_us, "crc": mark.crc32c}
-        said = {"vlsnlog.first": str(first), "vlsnlog.last": str(last)}
+        said = {_FIRST: str(first), _LAST: str(last)}
         if gap is not None:
             said["vlsnlog.gap"] = f"{gap.first}-{gap.last}"
         properties = CommitProperties(
@@ -253,12 +302,16 @@ class _DeltaExport:
                     commit_properties=properties,
                 )
             except CommitFailedError:
-                table = DeltaTable(self._request.to)
+                table = self._opened()
                 if self._last(table) != before:
                     raise Fenced(f"{self._request.to}: another export has continued it") from None
                 self._check_table(table)
                 continue
-            table = DeltaTable(self._request.to)
+            except (DeltaError, OSError) as error:
+                if read.error is not None:
+                    raise read.error from None
+                raise BadTarget(f"{self._request.to}: {str(error)[:500]}") from None
+            table = self._opened()
             files = int(table.history(1)[0].get("operationMetrics", {}).get("num_added_files", 0))
             return table, DeltaBatch(table.version(), first, last, read.rows, files, gap)
         raise Fenced(f"{self._request.to}: somebody else changed the table {TRIES_MAX} times while a batch was written")
@@ -290,9 +343,13 @@ class _DeltaExport:
         found = read_arrow(source, first, last, key_prefix=prefix, **freshness)  # type: ignore[arg-type]
 
         def batches() -> Iterator[Any]:
-            for each in found:
-                read.rows += each.num_rows
-                yield each.cast(schema)
+            try:
+                for each in found:
+                    read.rows += each.num_rows
+                    yield each.cast(schema)
+            except BaseException as error:  # the library would wrap it in an error of its own
+                read.error = error
+                raise
 
         return pa.RecordBatchReader.from_batches(schema, batches())
 

@@ -59,5 +59,5 @@ def test_events_have_levels_and_the_page_shows_them(group: Group) -> None:
     assert {event["level"] for event in events} <= {"info", "warning"}
     assert next(event for event in events if event["event"] == "leads")["level"] == "info"
     page = call("GET", f"{group.master}/").body.decode()
-    for word in ("No majority: appends are refused", "No space: appends are refused", "Restoring from", "Damage in"):
+    for word in ("No majority: appends are refused", "no space, appends are refused", "is restored from", "damage in"):
         assert word in page

@@ -16,12 +16,15 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from repl.arrow.batches import SCHEMA
+from repl.arrow.read import read_arrow
 from repl.export import delta
 from repl.export.delta import DeltaBatch, run_delta_export
 from repl.export.manifest import BadTarget, Fenced
+from repl.export.origin import origin_of
 from repl.export.request import Bound, Request
 from tests.repl.audit.logs import Copy, numbered
-from vlsn.errors import BadArgument
+from vlsn.errors import BadArgument, Unreachable
 
 LOG = numbered(60, 3, 200)
 ROOT = Path(__file__).parents[3]
@@ -179,6 +182,8 @@ def test_what_a_table_cannot_have_is_refused_before_anything_is_written(tmp_path
     for wrong, says in (
         ({"partition_by": "date"}, "without partitions"),
         ({"continuous": True}, "name its URLs"),
+        ({"batch_entries": 0}, "--batch-entries is 0"),
+        ({"file_bytes": 1}, "--file-size is 1"),
         ({"begin": Bound("9", 9), "upto": Bound("3", 3)}, "is before --from 9"),
     ):
         with pytest.raises(BadArgument, match=says):
@@ -195,3 +200,64 @@ def test_without_the_library_the_error_names_the_extra(monkeypatch: pytest.Monke
 def test_no_part_of_it_needs_spark() -> None:
     code = "import sys; sys.modules['pyspark'] = sys.modules['py4j'] = None; import repl.export.delta"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_a_table_keeps_its_beginning_although_it_has_no_batch_yet(tmp_path: Path) -> None:
+    to, end = tmp_path / "table", Bound("end")
+    ended = Request(source=str(log(tmp_path, LOG[:40])), to=str(to), format="delta", begin=end, continuous=False)
+    export = delta._DeltaExport(ended, origin_of(ended.source), lambda batch: None, lambda text: None)
+    export._create(export._place(end))
+    assert vlsns(to) == []
+    exported(log(tmp_path / "later", LOG), to, begin=end)
+    assert sorted(vlsns(to)) == list(range(121, 181))
+
+
+@pytest.mark.parametrize(
+    ("change", "operation"),
+    [
+        (lambda to: write_deltalake(to, DeltaTable(to).to_pyarrow_table().slice(0, 5), mode="append"), "WRITE"),
+        (lambda to: DeltaTable(to).restore(1), "RESTORE"),
+    ],
+)
+def test_a_table_whose_rows_somebody_else_has_changed_is_refused(
+    change: Callable[[Path], object], operation: str, tmp_path: Path
+) -> None:
+    source, to = log(tmp_path, LOG), tmp_path / "table"
+    exported(source, to, upto=Bound("100", 100), batch_entries=20)
+    change(to)
+    with pytest.raises(BadTarget, match=f"is a {operation} of somebody else"):
+        exported(source, to)
+
+
+@pytest.mark.parametrize("what", ["a file", "files", "damage"])
+def test_a_place_that_is_no_table_is_refused(what: str, tmp_path: Path) -> None:
+    source, to = log(tmp_path, LOG), tmp_path / "table"
+    if what == "a file":
+        to.write_text("x")
+    elif what == "files":
+        to.mkdir()
+        (to / "another.parquet").write_bytes(b"x")
+    else:
+        exported(source, to, batch_entries=50)
+        (to / "_delta_log" / f"{2:020}.json").write_text("garbage")
+    with pytest.raises(BadTarget, match=str(to)):
+        exported(source, to)
+
+
+def test_an_error_of_the_source_keeps_its_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, to = log(tmp_path, LOG), tmp_path / "table"
+
+    def failing(*args: Any, **more: Any) -> Any:
+        def batches() -> Any:
+            yield next(iter(read_arrow(*args, **more)))
+            raise Unreachable("no node answers")
+
+        return pa.RecordBatchReader.from_batches(SCHEMA, batches())
+
+    monkeypatch.setattr("repl.arrow.read.read_arrow", failing)
+    with pytest.raises(Unreachable, match="no node answers"):
+        exported(source, to)
+    assert vlsns(to) == []
+    monkeypatch.undo()
+    exported(source, to)
+    assert sorted(vlsns(to)) == list(range(1, 181))
