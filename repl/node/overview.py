@@ -24,6 +24,7 @@ from repl.repair.providing import check_names
 from repl.shared import Shared
 from repl.web import query
 from repl.web.calls import LIST, MEMBERS, OBJECT, TEXT, WHOLE, Call, known, maybe, ok, record, required, words
+from repl.web.limits import TOLD_S
 from repl.web.types import Request, Response
 from vlsn.errors import BadArgument, BadBody, TooLarge, VlsnLogError, WrongName
 from vlsn.ids import NodeName
@@ -127,6 +128,8 @@ class Overview:
         self._shared: Shared[bytes] = Shared(self._fresh)
         self._found = b""
         self._until_s = 0.0
+        self._told = b""
+        self._told_until_s = 0.0
 
     async def overview(self, request: Request) -> Response:
         query.only(request.query, _NONE)
@@ -154,7 +157,13 @@ class Overview:
         return found
 
     def _own(self) -> bytes:
-        """Makes this node's answer to the node that gathers."""
+        """Returns this node's answer to nodes that gather. It is made once for all that ask within ``TOLD_S``."""
+        now = self._member.seams.clock.monotonic_s()
+        if now >= self._told_until_s:
+            self._told, self._told_until_s = self._made(), now + TOLD_S
+        return self._told
+
+    def _made(self) -> bytes:
         parts = self._parts
         long = dict(long_status(parts)) if self._member.is_master() else {"cdc": parts.cdc.told()}
         lists = {name: long.pop(name) for name in _OF_ALL if name in long}

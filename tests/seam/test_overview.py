@@ -107,6 +107,27 @@ async def test_many_pages_share_one_gathering_and_a_page_that_leaves_ends_nobody
     await group.stop()
 
 
+@virtual
+async def test_a_node_makes_its_answer_once_for_all_that_gather() -> None:
+    group = await started(608)
+    made = group.nodes[group.master].services.overview
+    make, count = made._made, 0
+
+    def counted() -> bytes:
+        nonlocal count
+        count += 1
+        return make()
+
+    made._made = counted  # type: ignore[method-assign]
+    await asyncio.gather(*(of(group, name) for name in group.names))
+    assert count == 1
+    await group.appended(b"later")
+    await asyncio.sleep(overview.OVERVIEW_S)
+    told = rows(await of(group, "n2"))[group.master]["status"]
+    assert count == 2 and told["dtvlsn"] == group.nodes[group.master].dtvlsn()
+    await group.stop()
+
+
 def _garbage(body: bytes) -> bytes:
     return b'{"status":[1]}'
 
