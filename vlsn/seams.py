@@ -2,8 +2,8 @@
 
 No code above the seams calls ``open``, ``time``, ``random``, a thread, LMDB or a socket. The real implementations
 (``disk.py``, ``threads.py``, ``clock.py``, ``lmdb_store.py``, ``repl/net``) make no decisions. The fake ones
-(``tests/fakes``) pass the same tests. Timers and tasks use the running asyncio loop, which the simulation replaces with
-a loop of virtual time. The code uses no other source of time.
+(``vlsnlog.testing.fakes``, ``tests/fakes``) pass the same tests. Timers and tasks use the running asyncio loop, which
+the simulation replaces with a loop of virtual time. The code uses no other source of time.
 """
 
 from __future__ import annotations

@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from repl.client.reader import LINEARIZABLE
 from repl.export.manifest import BadTarget, Fenced, Gap, Mark
-from repl.export.origin import Origin, origin_of
-from repl.export.request import BATCH_ENTRIES_MAX, FILE_BYTES_MIN, Bound, Request
+from repl.export.origin import Origin, Requested, check_same_log, origin_of
+from repl.export.request import Request, check_request
 from repl.spark.places import is_url
-from vlsn.errors import BadArgument, Lagging, Trimmed, Unreachable
+from vlsn.errors import BadArgument, Lagging, Unreachable
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -91,19 +91,11 @@ def run_delta_export(
 def _check(request: Request) -> None:
     if find_spec("deltalake") is None or find_spec("pyarrow") is None:
         raise BadArgument(NEEDS)
+    check_request(request)
     if request.partition_by:
         raise BadArgument("--partition-by: a Delta table is written without partitions; filter by vlsn or time")
-    if request.continuous and not is_url(request.source):
-        raise BadArgument("--continuous follows a group: name its URLs, not a directory")
     if not is_url(request.source) and not os.path.isdir(request.source):
         raise BadArgument(f"{request.source}: is no directory; name one stopped node's, or http:// URLs")
-    if not 1 <= request.batch_entries <= BATCH_ENTRIES_MAX:
-        raise BadArgument(f"--batch-entries is {request.batch_entries}; it must be 1 to {BATCH_ENTRIES_MAX}")
-    if request.file_bytes < FILE_BYTES_MIN:
-        raise BadArgument(f"--file-size is {request.file_bytes} bytes; it must be {FILE_BYTES_MIN} or more")
-    begin, upto = request.begin, request.upto
-    if begin is not None and upto is not None and begin.vlsn > upto.vlsn > 0:
-        raise BadArgument(f"--to-vlsn {upto.text} is before --from {begin.text}")
 
 
 class _DeltaExport:
@@ -116,6 +108,7 @@ class _DeltaExport:
     ) -> None:
         self._request, self._origin = request, origin
         self._on_batch, self._on_trouble = on_batch, on_trouble
+        self._range = Requested(request, origin)
         self._group = origin.group()
         self._app = f"{APP}/{self._group}"
         self._settings = dict(
@@ -128,8 +121,8 @@ class _DeltaExport:
 
     def run(self) -> int:
         if not self._is_begun():
-            begin = self._place(self._request.begin)
-            if self._end() < begin and not self._request.continuous:
+            begin = self._range.begin()
+            if self._range.end() < begin and not self._request.continuous:
                 return 0
             self._create(begin)
         table = self._opened()
@@ -137,39 +130,18 @@ class _DeltaExport:
         last = self._last(table) or int(table.metadata().configuration[_FIRST]) - 1
         while True:
             try:
-                end = self._end()
+                end = self._range.end()
                 while last < end:
                     table, batch = self._batch(table, last, end)
                     last = batch.last
                     self._on_batch(batch)
-                if not self._request.continuous or self._is_past(end):
+                if not self._request.continuous or self._range.is_past(end):
                     return last if self._last(table) else 0
             except (Unreachable, Lagging) as error:
                 if not self._request.continuous:
                     raise
                 self._on_trouble(f"{error}; trying again every {self._request.interval_s:g} s")
             time.sleep(self._request.interval_s)
-
-    # The range.
-
-    def _place(self, bound: Bound | None) -> int:
-        """Returns the first VLSN of a new table."""
-        if bound is None:
-            return self._origin.first()
-        if bound.vlsn:
-            return bound.vlsn
-        return self._origin.end() + 1 if bound.time_us is None else self._origin.at_time(bound.time_us)
-
-    def _end(self) -> int:
-        """Returns the last VLSN that is both requested and durable."""
-        end, upto = self._origin.end(), self._request.upto
-        if upto is None:
-            return end
-        return min(end, upto.vlsn if upto.time_us is None else self._origin.at_time(upto.time_us + 1) - 1)
-
-    def _is_past(self, end: int) -> bool:
-        upto = self._request.upto
-        return upto is not None and (end >= upto.vlsn if upto.time_us is None else end < self._origin.end())
 
     # The table.
 
@@ -227,8 +199,7 @@ class _DeltaExport:
         to, held = self._request.to, table.metadata().configuration
         if not {*_CONFIGURATION, _FIRST} <= held.keys():
             raise BadTarget(f"{to} is a Delta table that no export has made: use another --to")
-        if held[_CONFIGURATION[0]] != self._group:
-            raise BadTarget(f"{to} has group {held[_CONFIGURATION[0]]!r}, and {self._origin.text} is {self._group!r}")
+        self._check_same_log(table)
         if any(held.get(name) != value for name, value in self._settings.items()):
             raise BadArgument(f"{to} was begun with another --from or --key-prefix: continue with the same")
         there = pa.schema(table.schema().to_arrow())
@@ -242,23 +213,12 @@ class _DeltaExport:
                     f"{to}: version {version.get('version')} is a {operation} of somebody else, after which its rows "
                     "are not those of the log: restore the version before it into another table, or use another --to"
                 )
-        self._check_same_log(table)
 
     def _check_same_log(self, table: DeltaTable) -> None:
-        last, mark = self._last(table), self._mark(table)
-        if not last:
-            return
-        end, first = self._origin.end(last), self._origin.first()
-        if last > end:
-            raise BadTarget(
-                f"{self._request.to} has VLSN up to {last}, and {self._origin.text} is durable up to {end}: it lags, "
-                "was cut, or is another log"
-            )
-        if last >= first and self._origin.block_at(last).mark != mark:
-            raise BadTarget(
-                f"{self._origin.text} has another block at VLSN {last} than {self._request.to}: it was cut, or is "
-                "another group of that name; use another --to"
-            )
+        last = self._last(table)
+        mark = self._mark(table) if last else None
+        group = table.metadata().configuration[_CONFIGURATION[0]]
+        check_same_log(self._origin, self._request.to, group=group, last=last, mark=mark)
 
     def _last(self, table: DeltaTable) -> int:
         """Returns the last VLSN that the table has; 0 before the first batch."""
@@ -276,7 +236,8 @@ class _DeltaExport:
         from deltalake.exceptions import CommitFailedError, DeltaError
 
         before = self._last(table)
-        first, gap = self._first_after(held, begun=bool(before))
+        self._check_same_log(table)
+        first, gap = self._range.first_after(held, is_open=not before and self._request.begin is None)
         block = self._origin.block_at(min(first + self._request.batch_entries - 1, end))
         last, mark = min(block.last, end), block.mark
         marks = {"term": mark.term, "time": mark.time_us, "crc": mark.crc32c}
@@ -315,21 +276,6 @@ class _DeltaExport:
             files = int(table.history(1)[0].get("operationMetrics", {}).get("num_added_files", 0))
             return table, DeltaBatch(table.version(), first, last, read.rows, files, gap)
         raise Fenced(f"{self._request.to}: somebody else changed the table {TRIES_MAX} times while a batch was written")
-
-    def _first_after(self, held: int, *, begun: bool) -> tuple[int, Gap | None]:
-        """Returns the first VLSN of the next batch, and the VLSNs that are missing before it. Raises ``Trimmed``."""
-        due, there = held + 1, self._origin.first()
-        if there <= due:
-            return due, None
-        if not begun and self._request.begin is None:
-            return there, None
-        if not self._request.skip_trimmed:
-            raise Trimmed(
-                f"{self._origin.text} begins at VLSN {there}, and VLSN {due} is due: retention has removed what was "
-                "not exported yet; --skip-trimmed continues there, and the commit says so",
-                first=there,
-            )
-        return there, Gap(due, there - 1)
 
     def _rows(self, first: int, last: int, read: _Read) -> Any:
         """Reads the batch as Arrow record batches, with the columns of the table."""

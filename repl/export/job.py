@@ -19,16 +19,15 @@ from uuid import uuid4
 
 from repl.audit.session import Progress, SparkJobs, spark_context
 from repl.export.commit import Committer, difference
-from repl.export.manifest import DataFile, Gap, Manifest, Settings
+from repl.export.manifest import DataFile, Manifest, Settings
 from repl.export.objects import Target, target_of
-from repl.export.origin import Origin, check_same_log, origin_of
+from repl.export.origin import Origin, Requested, check_same_log, origin_of
 from repl.export.partitioning import escaped, partitioning_of
-from repl.export.request import BATCH_ENTRIES_MAX, FILE_BYTES_MIN, Request
+from repl.export.request import Request, check_request
 from repl.export.writing import FORMATS, Plan
 from repl.files.parquet import COLUMNS
 from repl.spark.batch import VisibleReader
 from repl.spark.options import Use, read_options
-from repl.spark.places import is_url
 from vlsn.errors import BadArgument, Damaged, Lagging, Trimmed, Unreachable, VlsnLogError, said_of
 from vlsn.real.clock import SystemClock
 
@@ -68,15 +67,7 @@ def _check(request: Request) -> None:
     if request.format not in FORMATS:
         raise BadArgument(f"--format is {request.format!r}; it must be {' or '.join(FORMATS)}")
     partitioning_of(request.partition_by)
-    if not 1 <= request.batch_entries <= BATCH_ENTRIES_MAX:
-        raise BadArgument(f"--batch-entries is {request.batch_entries}; it must be 1 to {BATCH_ENTRIES_MAX}")
-    if request.file_bytes < FILE_BYTES_MIN:
-        raise BadArgument(f"--file-size is {request.file_bytes} bytes; it must be {FILE_BYTES_MIN} or more")
-    if request.continuous and not is_url(request.source):
-        raise BadArgument("--continuous follows a group: name its URLs, not a directory")
-    begin, upto = request.begin, request.upto
-    if begin is not None and upto is not None and begin.vlsn > upto.vlsn > 0:
-        raise BadArgument(f"--to-vlsn {upto.text} is before --from {begin.text}")
+    check_request(request)
 
 
 class _Export:
@@ -94,19 +85,20 @@ class _Export:
         self._request, self._settings, self._target, self._origin = request, settings, target, origin
         self._on_batch, self._on_trouble = on_batch, on_trouble
         self._on_spark, self._progress = on_spark, progress
+        self._range = Requested(request, origin)
         self._exporter = uuid4().hex
         self._committer = Committer(target, self._exporter, SystemClock().wall_us)
 
     def run(self) -> Manifest | None:
         # the begin is read before the target is created, so that an unreadable source leaves no target
-        begin = self._begin()
-        if not self._committer.begun() and self._end() < begin and not self._request.continuous:
+        begin = self._range.begin()
+        if not self._committer.begun() and self._range.end() < begin and not self._request.continuous:
             return None
         held = self._committer.open()
         try:
             if held is not None:
                 self._check_held(held)
-            if held is not None and held.last >= self._end() and not self._request.continuous:
+            if held is not None and held.last >= self._range.end() and not self._request.continuous:
                 return held
             with spark_context(self._request.spark_master) as context:
                 self._on_spark()
@@ -119,32 +111,19 @@ class _Export:
     def _check_held(self, held: Manifest) -> None:
         if held.settings.group == self._settings.group and (text := difference(held.settings, self._settings)):
             raise BadArgument(f"{self._target.text} was begun with {text}: go on with the same, or use another --to")
-        check_same_log(self._origin, held, self._target.text)
+        self._check_same_log(held)
 
-    def _begin(self) -> int:
-        """Returns the first VLSN that a new target receives."""
-        bound = self._request.begin
-        if bound is None:
-            return self._origin.first()
-        if bound.vlsn:
-            return bound.vlsn
-        return self._origin.end() + 1 if bound.time_us is None else self._origin.at_time(bound.time_us)
-
-    def _end(self) -> int:
-        """Returns the last VLSN that is both requested and durable."""
-        end, upto = self._origin.end(), self._request.upto
-        if upto is None:
-            return end
-        return min(end, upto.vlsn if upto.time_us is None else self._origin.at_time(upto.time_us + 1) - 1)
+    def _check_same_log(self, held: Manifest) -> None:
+        check_same_log(self._origin, self._target.text, group=held.settings.group, last=held.last, mark=held.mark)
 
     def _go_on(self, jobs: SparkJobs) -> None:
-        continuous, goal = self._request.continuous, 0 if self._request.continuous else self._end()
+        continuous, goal = self._request.continuous, 0 if self._request.continuous else self._range.end()
         while True:
             with self._patient():
-                end = goal or self._end()
+                end = goal or self._range.end()
                 while self._last < end:
                     self._on_batch(self._batch(jobs, end))
-                if not continuous or self._is_past(end):
+                if not continuous or self._range.is_past(end):
                     return
             time.sleep(self._request.interval_s)
 
@@ -152,11 +131,6 @@ class _Export:
     def _last(self) -> int:
         assert self._committer.last is not None
         return self._committer.last.last
-
-    def _is_past(self, end: int) -> bool:
-        """Returns whether the whole request is exported, so that all later entries are after ``--to-vlsn``."""
-        upto = self._request.upto
-        return upto is not None and (end >= upto.vlsn if upto.time_us is None else end < self._origin.end())
 
     @contextmanager
     def _patient(self) -> Iterator[None]:
@@ -171,27 +145,13 @@ class _Export:
     def _batch(self, jobs: SparkJobs, end: int) -> Manifest:
         held = self._committer.last
         assert held is not None
-        check_same_log(self._origin, held, self._target.text)
-        first, gap = self._first_of(held)
+        self._check_same_log(held)
+        is_open = held.mark is None and not held.settings.begin
+        first, gap = self._range.first_after(held.last, is_open=is_open)
         block = self._origin.block_at(min(first + self._request.batch_entries - 1, end))
         last = min(block.last, end)
         files = self._write(jobs, first, last)
         return self._committer.commit(first, last, block.mark, files, gap=gap)
-
-    def _first_of(self, held: Manifest) -> tuple[int, Gap | None]:
-        """Returns the first VLSN of the next batch, and the VLSNs that are missing before it. Raises ``Trimmed``."""
-        due, there = held.last + 1, self._origin.first()
-        if there <= due:
-            return due, None
-        if held.mark is None and not held.settings.begin:
-            return there, None
-        if not self._request.skip_trimmed:
-            raise Trimmed(
-                f"{self._origin.text} begins at VLSN {there}, and VLSN {due} is due: retention has removed what was "
-                "not exported yet; --skip-trimmed goes on there, and says so in the manifest",
-                first=there,
-            )
-        return there, Gap(due, there - 1)
 
     def _write(self, jobs: SparkJobs, first: int, last: int) -> list[DataFile]:
         given = {"path": self._request.source, "from": str(first), "to": str(last)}

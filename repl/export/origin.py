@@ -14,7 +14,8 @@ from typing import Final
 import numpy as np
 
 from repl.client.sync import connect_sync
-from repl.export.manifest import BadTarget, Manifest, Mark
+from repl.export.manifest import BadTarget, Gap, Mark
+from repl.export.request import Request
 from repl.spark.copies import Copies
 from repl.spark.layout import NEAR_BYTES
 from repl.spark.options import Use, read_options
@@ -120,30 +121,72 @@ def origin_of(text: str) -> Origin:
     return GroupOrigin(text) if is_url(text) else CopiesOrigin(text)
 
 
-def check_same_log(origin: Origin, held: Manifest, target: str) -> None:
-    """Raises ``BadTarget`` unless the log contains what was exported up to ``held``, as far as it still has these
-    entries."""
-    if (group := origin.group()) != held.settings.group:
-        raise BadTarget(
-            f"{target} holds group {held.settings.group!r}, and {origin.text} is group {group!r}: use another --to"
-        )
-    if held.mark is None:
+def check_same_log(origin: Origin, target: str, *, group: str, last: int, mark: Mark | None) -> None:
+    """Raises ``BadTarget`` unless the log contains what ``target`` has of ``group`` up to VLSN ``last``, as far as the
+    log still has these entries. ``mark`` identifies the block at ``last``; None if nothing was exported yet."""
+    if (own := origin.group()) != group:
+        raise BadTarget(f"{target} holds group {group!r}, and {origin.text} is group {own!r}: use another --to")
+    if mark is None:
         return
-    end, first = origin.end(held.last), origin.first()
-    if held.last > end:
+    end, first = origin.end(last), origin.first()
+    if last > end:
         raise BadTarget(
-            f"{target} holds VLSN up to {held.last}, and {origin.text} is durable up to {end}: it lags, was cut, or is "
+            f"{target} holds VLSN up to {last}, and {origin.text} is durable up to {end}: it lags, was cut, or is "
             "another log; try again, or name other nodes of the group"
         )
     try:
-        mark = origin.block_at(max(held.last, first)).mark
+        found = origin.block_at(max(last, first)).mark
     except Trimmed:
         return  # the block was cleaned just now, which the next call reports
-    if (held.last >= first and mark != held.mark) or mark.term < held.mark.term:
+    if (last >= first and found != mark) or found.term < mark.term:
         raise BadTarget(
-            f"{origin.text} is not the log that {target} holds up to VLSN {held.last}: it has another block there, of "
-            f"term {mark.term} and not {held.mark.term}; it was cut, or is another group of that name: use another --to"
+            f"{origin.text} is not the log that {target} holds up to VLSN {last}: it has another block there, of "
+            f"term {found.term} and not {mark.term}; it was cut, or is another group of that name: use another --to"
         )
+
+
+class Requested:
+    """The VLSNs that an export is asked for, of the log as it is now."""
+
+    def __init__(self, request: Request, origin: Origin) -> None:
+        self._request, self._origin = request, origin
+
+    def begin(self) -> int:
+        """Returns the first VLSN that a new target receives."""
+        bound = self._request.begin
+        if bound is None:
+            return self._origin.first()
+        if bound.vlsn:
+            return bound.vlsn
+        return self._origin.end() + 1 if bound.time_us is None else self._origin.at_time(bound.time_us)
+
+    def end(self) -> int:
+        """Returns the last VLSN that is both requested and durable."""
+        end, upto = self._origin.end(), self._request.upto
+        if upto is None:
+            return end
+        return min(end, upto.vlsn if upto.time_us is None else self._origin.at_time(upto.time_us + 1) - 1)
+
+    def is_past(self, end: int) -> bool:
+        """Returns whether the whole request is exported, so that all later entries are after ``--to-vlsn``."""
+        upto = self._request.upto
+        return upto is not None and (end >= upto.vlsn if upto.time_us is None else end < self._origin.end())
+
+    def first_after(self, last: int, *, is_open: bool) -> tuple[int, Gap | None]:
+        """Returns the first VLSN of the batch after ``last``, and the VLSNs that are missing before it. ``is_open``:
+        the target has no batch, and begins wherever the log begins. Raises ``Trimmed``."""
+        due, there = last + 1, self._origin.first()
+        if there <= due:
+            return due, None
+        if is_open:
+            return there, None
+        if not self._request.skip_trimmed:
+            raise Trimmed(
+                f"{self._origin.text} begins at VLSN {there}, and VLSN {due} is due: retention has removed what was "
+                "not exported yet; --skip-trimmed goes on there, and records the gap",
+                first=there,
+            )
+        return there, Gap(due, there - 1)
 
 
 def _found(all_rows: Iterable[Rows], vlsn: int, text: str) -> BlockAt:

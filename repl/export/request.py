@@ -1,10 +1,12 @@
-"""Requests for exports. This module needs no Spark."""
+"""Requests for exports, and their checks. This module needs no Spark."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
+from repl.spark.places import is_url
+from vlsn.errors import BadArgument
 from vlsn.limits import MIB
 
 BATCH_ENTRIES: Final = 1_000_000
@@ -43,3 +45,16 @@ class Request:
     skip_trimmed: bool = False
     one_exporter: bool = False
     spark_master: str = "local[2]"
+
+
+def check_request(request: Request) -> None:
+    """Checks what every format needs. Raises ``BadArgument``."""
+    if not 1 <= request.batch_entries <= BATCH_ENTRIES_MAX:
+        raise BadArgument(f"--batch-entries is {request.batch_entries}; it must be 1 to {BATCH_ENTRIES_MAX}")
+    if request.file_bytes < FILE_BYTES_MIN:
+        raise BadArgument(f"--file-size is {request.file_bytes} bytes; it must be {FILE_BYTES_MIN} or more")
+    if request.continuous and not is_url(request.source):
+        raise BadArgument("--continuous follows a group: name its URLs, not a directory")
+    begin, upto = request.begin, request.upto
+    if begin is not None and upto is not None and begin.vlsn > upto.vlsn > 0:
+        raise BadArgument(f"--to-vlsn {upto.text} is before --from {begin.text}")
