@@ -156,8 +156,7 @@ class Following(Role):
                 member.members.has_left(master, member.seams.clock.monotonic_s())
             self._raise(await self._weighed(first))
         finally:
-            if feed.position is not None:
-                member.heard = (master, feed.heard_s)
+            member.heard = (master, feed.heard_s)
             self.feed = None
             await channel.close()
 

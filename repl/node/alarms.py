@@ -8,7 +8,6 @@ n1: destination jobs is full: drops    ─►                                  n
 from __future__ import annotations
 
 import re
-from shlex import quote
 from typing import Any, Final
 
 from repl.cdc.consumers import CdcConsumers
@@ -35,7 +34,7 @@ def alarms_of(cdc: CdcConsumers, full: FullPolicies[Any] | None, url: str) -> li
                 name,
                 f"destination {name} is full: {_VERDICTS[each.policy]}",
                 each.why[:WHY_MAX],
-                f"vlsnlog dest show {quote(name)} --url {url}",
+                f"vlsnlog dest show {name} --url {url}",
             )
             for name, each in full.full_ones()
         ]
@@ -48,7 +47,7 @@ def alarms_of(cdc: CdcConsumers, full: FullPolicies[Any] | None, url: str) -> li
 def _of_consumer(name: str, state: str, why: str, url: str) -> Alarm:
     """Makes the alarm of a stuck consumer. Its command is the first one that ``why`` names."""
     named = _ORDERS.search(why)
-    command = named[1] if named is not None else f"vlsnlog cdc resume {quote(name)} --url {url}"
+    command = named[1] if named is not None else f"vlsnlog cdc resume {name} --url {url}"
     return Alarm(f"cdc-{state}", name, f"consumer {name} is {state}", why[:WHY_MAX], command)
 
 

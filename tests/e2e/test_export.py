@@ -8,11 +8,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 from repl import connect_sync
+from repl.arrow.read import read_arrow
+from repl.export.delta import run_delta_export
+from repl.export.request import Request
 from repl.web import ndjson
 from tests.e2e.commands import Command, run, run_all
 from tests.e2e.group import Group
@@ -143,3 +147,19 @@ def test_a_delta_table_has_each_entry_once_whenever_the_export_is_killed(group: 
     assert table["vlsn"].to_pylist() == [entry.vlsn for entry in entries]
     assert table["value"].to_pylist() == [bytes(entry.value) for entry in entries]
     assert table["key"].to_pylist() == [entry.key and bytes(entry.key) for entry in entries]
+
+
+def test_each_batch_of_a_table_is_read_from_a_node_that_has_it(
+    group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that is behind the one that named the batch's end would answer without its last entries."""
+    asked: list[object] = []
+
+    def read(*args: Any, **more: Any) -> Any:
+        asked.append(more.get("consistency"))
+        return read_arrow(*args, **more)
+
+    monkeypatch.setattr("repl.arrow.read.read_arrow", read)
+    filled(group, "fresh-")
+    run_delta_export(Request(source=urls_of(group), to=str(tmp_path / "table"), format="delta", batch_entries=50))
+    assert len(asked) > 1 and set(asked) == {"linearizable"}

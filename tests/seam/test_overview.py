@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from urllib.parse import urlencode
 
 import msgspec
 import pytest
 
+from repl.group.claims import Claim
 from repl.node import overview
-from repl.web.types import Network, Response
+from repl.node.gateway import Gateway
+from repl.web.types import BytesBody, Headers, Network, Request, Response
 from tests.fakes.loop import virtual
+from tests.repl.web import one_node
 from tests.seam.nodes import Group
 from tests.seam.test_auth import started
 from tests.seam.test_destinations import client
 from tests.seam.test_membership import changed
-from vlsn.ids import NodeName
+from vlsn.ids import Incarnation, NodeName, Term
 
 
 async def of(group: Group, name: str) -> dict[str, Any]:
@@ -176,9 +180,49 @@ async def test_a_new_master_says_how_long_appends_stood_still() -> None:
     assert (still["term"], still["former"]) == (term, former)
     heartbeat = group.nodes[group.master].member.config.heartbeat_s
     assert still["seconds"] == pytest.approx(served - lost, abs=heartbeat + 0.3)
+    await group.appended(b"later")
+    await asyncio.sleep(2 * overview.OVERVIEW_S)
+    assert (await of(group, group.master))["stood_still"] == still, "the pause ended with the first entry"
     answer = await group.client.request("GET", f"{group.url(group.master)}/metrics", timeout_s=5.0)
     assert b"vlsnlog_stood_still_seconds" in bytes(answer.body)
     await group.stop()
+
+
+@virtual
+async def test_a_master_that_leads_again_was_the_former_one_itself() -> None:
+    group = Group(609, 1)
+    await group.start()
+    await group.serving()
+    node = group.nodes["n1"]
+    lead = node.leading
+    assert lead is not None
+    lead.electing.saw(Claim(NodeName("n1"), Incarnation(node.member.incarnation), Term(lead.term + 1)))
+    await group.until(lambda: node.leading is not lead and node.member.is_master(), "it leads again")
+    await group.serving()
+    still = (await of(group, "n1"))["stood_still"]
+    assert still["former"] == "n1" and still["term"] > lead.term and 0.0 < still["seconds"] < 30.0
+    await group.stop()
+
+
+@virtual
+async def test_a_node_answers_members_that_ask_it_by_its_name() -> None:
+    group = Group(610)
+    await group.start()
+    await group.serving()
+    right = {"group": "sim", "sender": "n2", "to": "n1"}
+    for change, status in (({}, 200), ({"group": "x"}, 409), ({"sender": "n9"}, 409), ({"to": "n2"}, 409)):
+        target = f"{group.url('n1')}{overview.PEER_PATH}?{urlencode(right | change)}"
+        assert (await group.client.request("GET", target, timeout_s=5.0)).status == status, change
+    await group.stop()
+
+
+async def test_under_tls_a_member_asks_in_its_own_name() -> None:
+    gateway = Gateway((await one_node.started()).services)
+    target = f"{overview.PEER_PATH}?group=sim&sender=n2&to=n1"
+    for members, forbidden in ((None, False), (frozenset({"n2"}), False), (frozenset({"n3"}), True)):
+        request = Request("GET", target, Headers(), BytesBody(b""), "n9", members=members)
+        answer = await gateway.handle(request)
+        assert isinstance(answer, Response) and (answer.status == 403) is forbidden, members
 
 
 @virtual

@@ -261,3 +261,14 @@ def test_an_error_of_the_source_keeps_its_type(tmp_path: Path, monkeypatch: pyte
     monkeypatch.undo()
     exported(source, to)
     assert sorted(vlsns(to)) == list(range(1, 181))
+
+
+def test_the_log_is_compared_before_each_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group behind an address may be another one after a while."""
+    source, to = log(tmp_path, LOG), tmp_path / "table"
+    origin, other = origin_of(str(source)), origin_of(str(log(tmp_path / "cut", numbered(60, 3, 100))))
+    monkeypatch.setattr(delta, "origin_of", lambda text: origin)
+    request = Request(source=str(source), to=str(to), format="delta", batch_entries=50)
+    with pytest.raises(BadTarget, match="is not the log that"):
+        run_delta_export(request, on_batch=lambda batch: origin.__dict__.update(other.__dict__))
+    assert sorted(vlsns(to)) == list(range(1, 52))
