@@ -35,12 +35,13 @@ class AiohttpNetwork(ClientNetwork):
         connections_max: int = CONNECTIONS_MAX,
         tls: Trust | TlsFiles | None = None,
         plain: bool = True,
+        local_host: str = "",
     ) -> None:
         """Makes the network. ``head_s``: the seconds that a client of a listener has to send a head. ``idle_s``: the
         seconds that may pass between two of its requests. ``connections_max``: the most connections of a listener.
 
         ``tls``: a node's ``Trust``, by which a listener speaks TLS, and without TLS only if ``plain``; or the files for
-        calls of https, by default those of the environment."""
+        calls of https, by default those of the environment. ``local_host``: the address from which calls go out."""
         super().__init__(tls=tls if isinstance(tls, TlsFiles) else None)
         self._trust = tls if isinstance(tls, Trust) else None
         self._serves_tls = self._trust is not None
@@ -52,6 +53,7 @@ class AiohttpNetwork(ClientNetwork):
         self._ending: set[asyncio.Task[None]] = set()
         self._head_s, self._idle_s = head_s, idle_s
         self._connections_max = connections_max
+        self._local = (local_host, 0) if local_host else None
 
     async def serve(
         self, host: str, port: int, handler: Handler, *, quick: Quick | None = None, keeps: Keeps | None = None
@@ -113,7 +115,7 @@ class AiohttpNetwork(ClientNetwork):
         return channel
 
     def _connector(self) -> TCPConnector:
-        connector = _Connector(limit=0)
+        connector = _Connector(self._local)
         made = partial(_Connection, self._secure, loop=asyncio.get_running_loop())
         connector._factory = cast("partial[ResponseHandler]", made)
         return connector
@@ -149,12 +151,18 @@ class _Connector(TCPConnector):
     them all.
     """
 
+    def __init__(self, local: tuple[str, int] | None) -> None:
+        super().__init__(limit=0, local_addr=local)
+        self._local = local
+
     async def _wrap_create_connection(
         self, *args: Any, addr_infos: list[Any], **how: Any
     ) -> tuple[asyncio.Transport, ResponseHandler]:
         """Connects to the first of the addresses that answers."""
         if not type(self._loop).__module__.startswith("uvloop"):
             return await super()._wrap_create_connection(*args, addr_infos=addr_infos, **how)
+        if self._local is not None:
+            how["local_addr"] = self._local
         for *_, (host, port, *_) in addr_infos[:-1]:
             with suppress(ClientConnectorError):
                 return await self._wrap_existing_connection(*args, host=host, port=port, **how)

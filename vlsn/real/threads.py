@@ -100,11 +100,11 @@ def _report(error: BaseException) -> None:
 class LoopWorker(CallerWorker):
     """A worker whose completions run on an event loop's thread."""
 
-    def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop, *, daemon: bool = False) -> None:
         self._loop = loop
         self._finished: deque[tuple[Callable[[Any], None], object]] = deque()
         self._due = False  # true while the loop has a scheduled call that delivers completions
-        super().__init__(name, daemon=False)
+        super().__init__(name, daemon=daemon)
 
     def close(self) -> None:
         """Closes the worker. If ``close`` is called on the owner's thread, or while the event loop is not running, it

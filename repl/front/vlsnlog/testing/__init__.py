@@ -1,4 +1,4 @@
-"""A real group for the tests of a program: processes, real disks, and faults on order.
+"""A real group for the tests of a program: on real disks or in memory, with faults on order.
 
     from vlsnlog.testing import Group
 
@@ -7,9 +7,11 @@
         group.kill(group.master())
         log.append(b"by the next master")
 
+``Group(nodes=3, disk="memory")`` is the same group as threads of this process, within a fraction of a second.
 With pytest, the fixtures ``vlsnlog_node`` (one node) and ``vlsnlog_group`` (three) are there once this distribution is
-installed. A group is on 127.0.0.1, in a temporary directory, and ends with its context. The package is in the server's
-distribution, ``vlsnlog``; ``vlsnlog-client`` does not have it.
+installed; the setting ``vlsnlog_disk = memory`` makes their groups in memory. A group is on this machine's loopback, in
+a temporary directory, and ends with its context. The package is in the server's distribution, ``vlsnlog``;
+``vlsnlog-client`` does not have it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""``Group``: the nodes of one group as processes, started and stopped by a thread of their own.
+"""``Group``: the nodes of one group, as processes or in memory, started and stopped by a thread of their own.
 
     the test's thread                    the group's thread, with an event loop
     group.kill("n1")            ─►       SIGKILL to n1
     group.partition(["n1"])     ─►       links: pairs of n1 are cut        (every node calls the others through links)
     group.connect_sync()                 —     the client calls the nodes directly, so no partition reaches it
 
-The nodes die with this process, however it ends (``repl.node.lifeline``).
+The nodes die with this process, however it ends (``repl.node.lifeline``). With ``disk="memory"`` they are threads of it
+(``in_memory``).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Coroutine, Iterable, Mapping
 from concurrent.futures import CancelledError
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
 from repl.client.connect import connect
 from repl.client.endpoints import Endpoints, Status
@@ -28,13 +29,18 @@ from repl.client.sync import connect_sync
 from repl.cluster import LOG_FILE, Cluster, Node, free_base_port, prepare
 from repl.net.network import AiohttpNetwork
 from vlsn.errors import BadArgument
+from vlsnlog.testing.fakes.disk import FakeDisk
+from vlsnlog.testing.in_memory import NodeInMemory, next_hosts
 from vlsnlog.testing.links import Links
 
 NODES_MAX: Final = 7
 START_S: Final = 60.0
 POLL_S: Final = 0.05
+DISKS: Final = ("real", "memory")
 SETTINGS: Final[dict[str, Any]] = {"segment_bytes": 4 << 20, "free_bytes_min": 0}
 """Settings of a test's nodes: small segments are made sooner, and a nearly full disk is no matter."""
+IN_MEMORY: Final[dict[str, Any]] = {"heartbeat_s": 0.1, "election_timeout_s": 0.5}
+"""Further settings of nodes in memory, whose next master leads within about a second."""
 T = TypeVar("T")
 
 
@@ -45,10 +51,15 @@ class NotInTime(TimeoutError):
 class Group:
     """A group of 1 to 7 nodes, ``n1`` and so on; a context manager, for ``with`` and ``async with``.
 
+    With ``disk="real"`` the nodes are processes, and their data are files. With ``disk="memory"`` they are threads,
+    each with a disk of 256 MiB in memory that can fail on order (``disk``, ``power_cut``); a group starts within a
+    fraction of a second. Its nodes have no CDC consumers.
+
     ``settings`` are settings of every node (docs/reference/settings.md). ``directory`` keeps the data and the logs
     after the context has ended; by default they are in a temporary directory, which is removed. Any thread may call
     the methods, which return when what they do is done. Raises ``BadArgument`` for a wrong number or setting, and
-    ``NotInTime`` if the nodes do not start within ``start_s`` seconds.
+    ``NotInTime`` if the nodes do not start within ``start_s`` seconds. The data of nodes in memory end with the context
+    in any case.
     """
 
     def __init__(
@@ -58,13 +69,17 @@ class Group:
         settings: Mapping[str, Any] | None = None,
         directory: str | Path | None = None,
         start_s: float = START_S,
+        disk: Literal["real", "memory"] = "real",
     ) -> None:
+        if disk not in DISKS:
+            raise BadArgument(f"disk: {disk!r} is none of {', '.join(DISKS)}")
         if not 1 <= nodes <= NODES_MAX:
             raise BadArgument(f"nodes: {nodes} is not between 1 and {NODES_MAX}")
         self.names = [f"n{number}" for number in range(1, nodes + 1)]
-        self._settings = SETTINGS | dict(settings or {})
+        self._settings = SETTINGS | (IN_MEMORY if disk == "memory" else {}) | dict(settings or {})
         self._given = None if directory is None else Path(directory)
         self._start_s = start_s
+        self._in_memory = disk == "memory"
         self._loop: asyncio.AbstractEventLoop
         self._thread: threading.Thread
         self._opened: _Opened | None = None
@@ -138,6 +153,20 @@ class Group:
         for name in names or self.names:
             self._node(name).kill()
 
+    def power_cut(self, *names: str) -> None:
+        """Kills nodes in memory, and loses any part of what they have not synced; without names, all of them at once.
+        Raises ``BadArgument`` for nodes on real disks."""
+        cut = [self._node_in_memory(name) for name in names or self.names]
+        for node in cut:
+            node.send(signal.SIGKILL)
+        for node in cut:
+            node.power_cut()
+
+    def disk(self, name: str) -> FakeDisk:
+        """Returns the disk of a node in memory, to make it full (``capacity_bytes``) or its calls fail (``fail_at``).
+        Raises ``BadArgument`` for nodes on real disks."""
+        return self._node_in_memory(name).disk
+
     def stop(self, *names: str) -> None:
         """Ends nodes cleanly, by SIGTERM; without names, all of them. A master hands over first."""
         self._run(self._stop(names or tuple(self.names)))
@@ -148,7 +177,8 @@ class Group:
         self._run(self._start(names or tuple(self.names)))
 
     def pause(self, *names: str) -> None:
-        """Stops nodes by SIGSTOP: they are silent, and their connections stay."""
+        """Stops nodes by SIGSTOP: they are silent, and their connections stay. In memory the node's loop stands
+        still."""
         for name in names:
             self._node(name).send(signal.SIGSTOP)
 
@@ -190,6 +220,12 @@ class Group:
             raise BadArgument(f"{name!r} is none of {', '.join(self.names)}")
         return self._open_group.cluster.node(name)
 
+    def _node_in_memory(self, name: str) -> NodeInMemory:
+        node = self._node(name)
+        if not isinstance(node, NodeInMemory):
+            raise BadArgument('disk: the nodes have real disks; use Group(disk="memory")')
+        return node
+
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         if threading.current_thread() is self._thread:
             raise BadArgument("a group is not used from its own thread")
@@ -202,14 +238,20 @@ class Group:
         count = len(self.names)
         base = free_base_port(2 * count)
         cluster = prepare(directory, network, nodes=count, base_port=base, settings=self._settings)
-        links = Links(lambda: _pids(nodes), own_pid=os.getpid())
+        hosts = next_hosts(self.names) if self._in_memory else dict.fromkeys(self.names, "127.0.0.1")
+        by_host = {host: name for name, host in hosts.items()} if self._in_memory else None
+        links = Links(lambda: _pids(nodes), own_pid=os.getpid(), hosts=by_host)
         nodes: list[Node] = []
         for at, node in enumerate(cluster.nodes):
-            public, port = base + at, base + count + at
+            name, host, public, port = node.name, hosts[node.name], base + at, base + count + at
             text = node.config_path.read_text()
-            node.config_path.write_text(text.replace(f'listen = "127.0.0.1:{public}"', f'listen = "127.0.0.1:{port}"'))
-            nodes.append(Node(node.name, node.directory, f"http://127.0.0.1:{port}"))
-            await links.open(node.name, public, port)
+            node.config_path.write_text(text.replace(f'listen = "127.0.0.1:{public}"', f'listen = "{host}:{port}"'))
+            url = f"http://{host}:{port}"
+            if self._in_memory:
+                nodes.append(NodeInMemory(name, node.directory, url, host, seed=at))
+            else:
+                nodes.append(Node(name, node.directory, url))
+            await links.open(name, public, port, host=host)
         self._opened = _Opened(Cluster(directory, nodes, network), links, network, directory if made else None)
         await self._start(tuple(self.names))
         await self._in_time(self._opened.cluster.serving(), self._start_s, "no master takes appends")

@@ -12,7 +12,8 @@ a second for all of its connections together. A *long* pair delays its bytes.
 
     read ─► the pair's rate ─► the line, ``delay_s`` long ─► not blocked ─► written
 
-The connections of the process that has the links always pass. This needs no root.
+Nodes that are threads of one process call from an address each (``hosts``), which says the same. The connections of
+the process that has the links always pass. This needs no root.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -63,10 +64,19 @@ class _Link:
 
 
 class Links:
-    """All links of one group, on one event loop.  ``pids`` returns the running nodes' process ids by name."""
+    """All links of one group, on one event loop.  ``pids`` returns the running nodes' process ids by name. With
+    ``hosts``, the nodes' names by address, a node is known by the address from which it calls."""
 
-    def __init__(self, pids: Callable[[], dict[str, int]], *, own_pid: int, shape: Shape = UNSHAPED) -> None:
+    def __init__(
+        self,
+        pids: Callable[[], dict[str, int]],
+        *,
+        own_pid: int,
+        shape: Shape = UNSHAPED,
+        hosts: Mapping[str, str] | None = None,
+    ) -> None:
         self.pids = pids
+        self._hosts = hosts
         self._shape = shape
         self._own_pid = own_pid
         self._servers: list[asyncio.Server] = []
@@ -81,12 +91,13 @@ class Links:
         """Limits ``pair`` to this rate from now on; 0 means no limit."""
         self._bytes_per_s[pair] = bytes_per_s
 
-    async def open(self, name: str, public_port: int, port: int) -> None:
-        """Listens for calls to ``name``, which itself listens on ``port``.  Raises ``OSError``."""
+    async def open(self, name: str, public_port: int, port: int, *, host: str = "127.0.0.1") -> None:
+        """Listens for calls to ``name``, which itself listens on ``host`` and ``port``.  Raises ``OSError``."""
 
         async def called(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            source = self._source(writer.get_extra_info("peername"), public_port)
             try:
-                await self._called(name, public_port, port, reader, writer)
+                await self._called(source, name, (host, port), reader, writer)
             except OSError:
                 writer.transport.abort()
 
@@ -149,9 +160,13 @@ class Links:
         return False
 
     async def _called(
-        self, target: str, public_port: int, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        source: str | None,
+        target: str,
+        address: tuple[str, int],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
     ) -> None:
-        source = self._source(writer.get_extra_info("peername")[1], public_port)
         link = _Link(source or "", target, [writer])
         if source is None or self._cut(link):
             link.reset()
@@ -159,7 +174,7 @@ class Links:
         self._links.add(link)
         try:
             await self._pass((source, target))
-            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port, limit=self._held_bytes)
+            far_reader, far_writer = await asyncio.open_connection(*address, limit=self._held_bytes)
             self._hold_little(far_writer.get_extra_info("socket"))
             link.writers.append(far_writer)
             async with asyncio.TaskGroup() as tasks:
@@ -177,9 +192,12 @@ class Links:
             for each in link.writers:
                 each.close()
 
-    def _source(self, peer_port: int, own_port: int) -> str | None:
+    def _source(self, peer: tuple[str, int], own_port: int) -> str | None:
         """Returns the calling node; "" for the process that has the links; None for an unknown caller, such as a node
         that was just killed."""
+        peer_host, peer_port = peer
+        if self._hosts is not None:
+            return self._hosts.get(peer_host, "")
         names = {pid: name for name, pid in self.pids().items()}
         names.setdefault(self._own_pid, "")
         owner = owner_of(peer_port, own_port, names)

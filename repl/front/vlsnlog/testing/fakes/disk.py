@@ -100,9 +100,15 @@ class _UnderWay:
 
 
 class FakeDisk:
-    def __init__(self, *, rng: Random | None = None, capacity_bytes: int | None = None) -> None:
+    """A disk of ``capacity_bytes`` bytes, or without limit. With ``keep_calls`` it remembers every call."""
+
+    def __init__(
+        self, *, rng: Random | None = None, capacity_bytes: int | None = None, keep_calls: bool = True
+    ) -> None:
         self.calls: list[Call] = []
         self.capacity_bytes = capacity_bytes
+        self._keep_calls = keep_calls
+        self._calls_until_now = 0
         self.hook: Callable[[Call], None] | None = None
         """Is called before each call, outside the disk's own latch: it may wait, or raise."""
         self.latency: Callable[[Call], float] | None = None
@@ -241,6 +247,11 @@ class FakeDisk:
         """Removes every rule of ``stop_at`` and ``fail_at``."""
         self._rules.clear()
 
+    def stop(self) -> None:
+        """Ends the process now, once the call that is under way has ended."""
+        with self._latch:
+            self.stopped = True
+
     def process_kill(self) -> None:
         """Ends the process, but not the machine: every byte and name stays as it was last seen."""
         with self._latch:
@@ -371,8 +382,10 @@ class FakeDisk:
         try:
             if self.stopped:
                 self.check_life()
-            call = Call(len(self.calls) + 1, name, _normal(path), offset, size)
-            self.calls.append(call)
+            self._calls_until_now += 1
+            call = Call(self._calls_until_now, name, _normal(path), offset, size)
+            if self._keep_calls:
+                self.calls.append(call)
             if self.hook is not None:
                 self._hooked(self.hook, call)
             return self._struck(call) if self._rules or self.stopped or self.latency is not None else self._no_rule
