@@ -95,15 +95,17 @@ def _audit(urls: Sequence[str], teller: PlainTeller) -> AuditReport:
 
 
 def _report(outcome: Outcome, teller: PlainTeller) -> int:
-    audit = outcome.audit
     teller.say("")
+    rate = outcome.records / outcome.append_s
+    appended = f"VLSN {outcome.first} to {outcome.last} in {outcome.append_s:.1f} s ({rate:,.0f}/s)"
     teller.facts(
         [
-            ("records", f"{count(outcome.records)}, {size(outcome.bytes)}, SHA-256 {outcome.sha256[:16]}…"),
-            ("appended", f"VLSN {outcome.first} to {outcome.last} in {outcome.append_s:.1f} s"),
-            ("killed", f"{outcome.killed}, the master, by SIGKILL; appends paused for {outcome.waited_s:.1f} s"),
-            ("came back", f"{outcome.killed}, and was equal {outcome.catch_up_s:.1f} s after it answered"),
-            ("audited", f"{size(audit.bytes)} in {audit.tasks} Spark tasks" if audit is not None else "no"),
+            ("records", f"{count(outcome.records)}, {size(outcome.bytes)}: {appended}"),
+            (
+                "killed",
+                f"{outcome.killed}, the master; appends paused for {outcome.waited_s:.1f} s; started again, it had "
+                f"caught up in {outcome.catch_up_s:.1f} s",
+            ),
         ]
     )
     for kept, text in outcome.checks():

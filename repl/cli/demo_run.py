@@ -117,7 +117,6 @@ class Outcome:
     """The number of the log's own entries between the first and the last record: one TERM entry for each new master."""
     waited_s: float = 0.0
     """The longest time without an acknowledged append, in seconds."""
-    missed: int = 0
     catch_up_s: float = 0.0
     reads: dict[str, str] = field(default_factory=dict)
     audit: AuditReport | None = None
@@ -200,16 +199,14 @@ class Demo:
         await self._read_back()
 
     async def _start(self) -> None:
-        say = self._teller.say
-        say(f"starting {len(self._cluster.nodes)} nodes in {self._cluster.directory}")
+        self._teller.say(f"starting {len(self._cluster.nodes)} nodes in {self._cluster.directory}")
         for node in self._cluster.nodes:
             node.start()
         self._teller.wait("they open their logs and found a group")
         async with _within(START_S, "the nodes did not found a group"):
             for node in self._cluster.nodes:
                 await self._cluster.answering(node)
-            master = await self._cluster.serving()
-        say(f"{', '.join(node.name for node in self._cluster.nodes)} are up, {master} is the master")
+            await self._cluster.serving()
 
     async def _master(self) -> Node:
         master = await self._cluster.serving()
@@ -228,9 +225,6 @@ class Demo:
                     task.cancel()
                 await asyncio.gather(*begun, return_exceptions=True)
                 raise
-        rate = total / self.outcome.append_s
-        said = f"all {several(total, 'record')} acknowledged in {self.outcome.append_s:.1f} s ({rate:,.0f}/s)"
-        self._teller.say(said)
         await asyncio.gather(*begun)
 
     async def _append_all(
@@ -285,21 +279,18 @@ class Demo:
         loop = asyncio.get_running_loop()
         self._teller.wait(f"{victim.name} catches up")
         async with _within(CATCH_UP_S, f"{victim.name} did not catch up"):
-            status = await self._cluster.answering(victim)
-            behind = self.outcome.last - int((status.document.get("range") or {}).get("last") or 0)
+            await self._cluster.answering(victim)
             started = loop.time()
             await self._cluster.durable(self.outcome.last)
-        self.outcome.missed = max(0, behind)
         self.outcome.catch_up_s = loop.time() - started
-        self._teller.say(f"{victim.name} has caught up")
 
     async def _read_back(self) -> None:
-        outcome = self.outcome
-        for node in self._cluster.nodes:
-            digest, count = hashlib.sha256(), 0
-            async with connect(node.url) as log:
-                with self._teller.bar(f"read {node.name}", outcome.records) as show:
-                    own = 0
+        outcome, nodes = self.outcome, self._cluster.nodes
+        count = 0
+        with self._teller.bar(f"read back from {len(nodes)} nodes", len(nodes) * outcome.records) as show:
+            for node in nodes:
+                digest, own = hashlib.sha256(), 0
+                async with connect(node.url) as log:
                     async for page in log.read_pages(outcome.first, outcome.last, all_kinds=True):
                         records = [entry for entry in page.entries if entry.kind == EntryKind.DATA]
                         for entry in records:
@@ -307,8 +298,8 @@ class Demo:
                         own += len(page.entries) - len(records)
                         count += len(records)
                         show(count)
-            outcome.own = own
-            outcome.reads[node.name] = digest.hexdigest()
+                outcome.own = own
+                outcome.reads[node.name] = digest.hexdigest()
 
 
 @asynccontextmanager
