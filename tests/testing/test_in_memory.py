@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from repl.cluster import NodeEnded
 from tests.fakes.seeds import seeds
 from vlsn.errors import BadArgument, NoSpace, OutcomeUnknown, Unreachable, VlsnLogError
 from vlsnlog.testing import Group, NotInTime
@@ -197,6 +198,9 @@ def test_what_a_group_in_memory_cannot_be_is_refused() -> None:
         Group(1, disk="tape")  # type: ignore[arg-type]
     cdc = {"name": "c", "consumer": "json_lines"}
     with pytest.raises(BadArgument, match="cdc"), Group(1, disk="memory", settings={"cdc": [cdc]}):
+        pass
+    nowhere = {"group_key": "/nowhere/group.key"}
+    with pytest.raises(NodeEnded, match="n1 ended with status 2: .*nowhere"), Group(1, disk="memory", settings=nowhere):
         pass
     with Group(1, disk="memory") as group, pytest.raises(BadArgument, match="is none of"):
         group.power_cut("n2")

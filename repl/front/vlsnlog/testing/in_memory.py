@@ -157,6 +157,7 @@ class _Life:
         self._thawed, self._frozen = threading.Event(), threading.Event()
         self._dead = False
         """True once nothing that the node does has an effect."""
+        self._clearing = False
         self._loop = uvloop.new_event_loop()
         self._ended: asyncio.Future[int] = self._loop.create_future()
         self._node: Node | None = None
@@ -202,7 +203,7 @@ class _Life:
     def _stand_still(self) -> None:
         self._frozen.set()
         self._thawed.wait()
-        if self._dead:
+        if self._dead and not self._clearing:
             self._loop.set_exception_handler(_unheard)
             self._loop.stop()
 
@@ -221,6 +222,7 @@ class _Life:
                 if not self._dead:
                     raise
             finally:
+                self._clearing = True
                 loop.set_exception_handler(_unheard)
                 loop.run_until_complete(self._clear())
                 for worker in self._workers:
@@ -238,6 +240,7 @@ class _Life:
             await node.start()
         except VlsnLogError as error:
             self._fatal(error)
+            return 2
         status = await self._ended
         if not self._dead:
             await node.stop()
