@@ -200,7 +200,10 @@ def test_what_a_group_in_memory_cannot_be_is_refused() -> None:
     with pytest.raises(BadArgument, match="cdc"), Group(1, disk="memory", settings={"cdc": [cdc]}):
         pass
     nowhere = {"group_key": "/nowhere/group.key"}
-    with pytest.raises(NodeEnded, match="n1 ended with status 2: .*nowhere"), Group(1, disk="memory", settings=nowhere):
+    with (
+        pytest.raises(NodeEnded, match=r"n1 ended with status 2: .*nowhere"),
+        Group(1, disk="memory", settings=nowhere),
+    ):
         pass
     with Group(1, disk="memory") as group, pytest.raises(BadArgument, match="is none of"):
         group.power_cut("n2")
