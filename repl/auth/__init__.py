@@ -1,1 +1,1 @@
-"""Who may do what: the group's key and members' signatures; the roles of the gateway's routes, and clients' tokens."""
+"""Access control: the group's key and members' signatures; the roles of the gateway's routes, and clients' tokens."""

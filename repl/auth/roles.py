@@ -1,4 +1,4 @@
-"""Roles: what a caller needs for each route of the gateway.
+"""Roles: each route of the gateway needs one.
 
     metrics   how the node and the group are          read      entries, spans, segments, positions, states
     append    appends and transactions                consume   positions of consumers, messages of destinations

@@ -5,7 +5,7 @@
     the same bytes again                ─►  n=1 was taken: refused
     n=3 before n=2                      ─►  both taken, each once, as long as they are fewer than 1,024 apart
 
-1. A session is random and given by this process. So what was recorded before its start names an unknown session.
+1. A session is random and given by this process. So a call that was recorded before its start names an unknown session.
 2. The session that is offered stays the same until it is used. So a flood of old calls costs no memory, and calls that
    one process makes at once all get the same session.
 3. Only a call that is signed with the offered session replaces a live session, so a replayed call never ends one.

@@ -7,7 +7,7 @@
 1. Only the client that makes a token ever has its secret. The log, which readers of segments see, holds the SHA-256 of
    the secret. A slow hash would add nothing, since the secret is random.
 2. A token that names a ``uri`` has no secret. A client certificate with that URI counts as the token.
-3. A token lasts until it is removed, or until ``expires_us``. A token whose value cannot be read gives nothing.
+3. A token lasts until it is removed, or until ``expires_us``. A token whose value cannot be read has no role.
 4. The table is a part of the small state, so it is replicated, rolled back, restored and recovered with the log.
 
 Memory: at most 1,024 tokens and 512 KiB (``vlsn.limits``).
@@ -49,7 +49,7 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[!-~]{1,1000}\Z", re.ASCII)
 
 
 class TokenRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The rights of a token, as the log holds them. Either ``sha256`` or ``uri`` says who may use it."""
+    """The rights of a token, as the log holds them. Either ``sha256`` or ``uri`` names its user."""
 
     roles: tuple[str, ...]
     sha256: str = ""

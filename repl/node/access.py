@@ -1,4 +1,4 @@
-"""Access: what the sender of each request may do, by its token, the group's key or the setting ``anonymous``.
+"""Access: the rights of each request, by its token, the group's key or the setting ``anonymous``.
 
     Authorization: Bearer vlt_ID_SECRET ─► the token's record in this node's log ─► its roles, until it ends
     a client certificate's URI          ─► the token that names the URI
@@ -6,10 +6,10 @@
 1. A token that is not in the log is refused, and so is one that has expired, or whose record cannot be read. The newest
    entry counts, durable or not, so a revocation works as soon as its COMMIT has come.
 2. A node that has heard no master for ``token_grace_s`` takes no token, since it may miss a revocation.
-3. Whoever signs with the group's key may do everything, while the key is accepted. Calls of members are not judged
+3. A request that is signed with an accepted key of the group may do everything. Calls of members are not judged
    here. Any other request without a token has the roles of ``anonymous``.
-4. What outlives its request is looked at every ``LOOK_S``, and ended with its token: WebSockets (close code
-   ``UNAUTHORIZED``), tails, staged transactions. Remembered heads ask again with every request.
+4. WebSockets, tails and staged transactions outlive their request. They are looked at every ``LOOK_S``, and end with
+   their token (close code ``UNAUTHORIZED``). Remembered heads ask again with every request.
 """
 
 from __future__ import annotations
@@ -269,8 +269,8 @@ class Access:
     # What outlives its request.
 
     def guarded(self, grant: Grant, answer: Response | Upgrade, *, reads: bool) -> Response | Upgrade:
-        """Returns the answer to a request of ``grant``, made such that it ends with its token. What was read meanwhile
-        is not sent if the token has ended."""
+        """Returns the answer to a request of ``grant``, made such that it ends with its token. Once the token has
+        ended, bytes that were read meanwhile are not sent."""
         if not grant.ends:
             return answer
         streams = isinstance(answer, Upgrade) or answer.push is not None

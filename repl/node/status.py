@@ -131,8 +131,8 @@ def _unopened(parts: NodeParts) -> dict[str, Any]:
 
 
 def _key(member: Member) -> dict[str, Any] | None:
-    """Formats which keys this node and the other members use, by their IDs, and who does not sign; None without a
-    key."""
+    """Formats which keys this node and the other members use, by their IDs, and the members that do not sign; None
+    without a key."""
     if not member.keyring.ids:
         return None
     return {

@@ -3,12 +3,12 @@
     {"time": 1790…, "actor": {"user": {"uid": "key:k3f9"}}, "src_endpoint": {"ip": "127.0.0.1", "port": 40112},
      "api": {"operation": "POST /v1/admin/rotate"}, "status_code": "200", …}
 
-1. Each call of a route with the role ``admin`` has a line, whatever came of it. Of the calls that were refused because
-   of their sender, at most ``REFUSALS_A_SECOND`` have a line. The next line counts the others.
+1. Each call of a route with the role ``admin`` has a line, with its result. At most ``REFUSALS_A_SECOND`` calls that
+   were refused because of their sender have a line. The next line counts the others.
 2. The fields have the names of OCSF's class API Activity (6003). Bodies, headers, and what looks like a token are never
    among them.
-3. Lines are written and synced by a worker, some time after the answer. What cannot be written is lost, and the event
-   ``audit.lost`` says so; no call is refused for it.
+3. Lines are written and synced by a worker, some time after the answer. A line that cannot be written is lost, and the event
+   ``audit.lost`` says so; its call is answered all the same.
 4. A file has at most ``FILE_BYTES_MAX``; then it becomes ``admin.1.jsonl``, and so on. ``FILES_MAX`` are kept.
 """
 
@@ -68,7 +68,7 @@ class Trail:
         self._note(request, who, status, "")
 
     def refused(self, request: Request, error: VlsnLogError) -> None:
-        """Notes a call that was refused for who sent it."""
+        """Notes a call that was refused because of its sender."""
         if isinstance(error, StaleSession):  # the first call of each command
             return
         second = self._member.seams.clock.wall_us() // 1_000_000

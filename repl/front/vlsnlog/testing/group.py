@@ -154,8 +154,8 @@ class Group:
             self._node(name).kill()
 
     def power_cut(self, *names: str) -> None:
-        """Kills nodes in memory, and loses any part of what they have not synced; without names, all of them at once.
-        Raises ``BadArgument`` for nodes on real disks."""
+        """Kills nodes in memory, and any of their unsynced bytes are lost; without names, all of them at once. Raises
+        ``BadArgument`` for nodes on real disks."""
         cut = [self._node_in_memory(name) for name in names or self.names]
         for node in cut:
             node.send(signal.SIGKILL)

@@ -116,7 +116,7 @@ class NodeInMemory(cluster.Node):
             self._release()
 
     def power_cut(self) -> None:
-        """Kills the node, and loses any part of what it has not synced."""
+        """Kills the node, and any of its unsynced bytes are lost."""
         self.kill()
         self.disk.power_cut(self._rng)
 
