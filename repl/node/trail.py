@@ -7,8 +7,8 @@
    were refused because of their sender have a line. The next line counts the others.
 2. The fields have the names of OCSF's class API Activity (6003). Bodies, headers, and what looks like a token are never
    among them.
-3. Lines are written and synced by a worker, some time after the answer. A line that cannot be written is lost, and the event
-   ``audit.lost`` says so; its call is answered all the same.
+3. Lines are written and synced by a worker, some time after the answer. A line that cannot be written is lost, and the
+   event ``audit.lost`` says so; its call is answered all the same.
 4. A file has at most ``FILE_BYTES_MAX``; then it becomes ``admin.1.jsonl``, and so on. ``FILES_MAX`` are kept.
 """
 
