@@ -14,7 +14,9 @@ from repl import connect
 from repl.api import SinkChange
 from repl.client.connect import Client
 from repl.client.endpoints import LOOK_EVERY_S, LOOK_IDLE_S
+from repl.node.gateway import Gateway
 from tests.fakes.loop import virtual
+from tests.repl.read.test_tail_http import tail_of
 from tests.seam.nodes import PORT, Group
 from tests.seam.test_membership import changed, electable, fed
 from vlsn.errors import Lagging, NotListed, Unreachable
@@ -175,8 +177,12 @@ async def test_a_node_that_learned_of_its_removal_says_so_and_serves_no_reads() 
     for path in reads:
         if "wait" not in path:
             assert (await asked(group, gone, path))[0] == 200, path
+    tail = await tail_of(Gateway(group.nodes[gone].services), f"/v1/tail?from={vlsn + 1}")
+    assert (await tail.next()).startswith(b":"), "nothing but a comment yet"
     await changed(group, change="remove", name=gone)
     assert await waiting == (403, "not-listed"), "who waits is told, too"
+    last = await tail.next()
+    assert last.startswith(b"event: error") and b"not-listed" in last and await tail.next() == b"", last
     for path in reads:
         assert await asked(group, gone, path) == (403, "not-listed"), path
     said = group.nodes[gone].services.monitoring.status()
