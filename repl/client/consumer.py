@@ -24,13 +24,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
-from typing import Final, Never, Protocol, TypeVar
+from functools import partial, wraps
+from typing import Any, Concatenate, Final, Never, ParamSpec, Protocol, TypeVar
 from weakref import ref
 
 from repl.api import ConsumerAt, ConsumerChange
@@ -43,6 +43,7 @@ from vlsn.format.block import Entry
 from vlsn.ids import NULL_TERM, is_name
 from vlsn.together import failure_of
 
+P = ParamSpec("P")
 T = TypeVar("T")
 TELL_S: Final = 1.0
 """For a position that another group stores: the seconds between two reports of it to the group that the consumer
@@ -78,6 +79,20 @@ _in_hand: ContextVar[tuple[ref[Consumer], ...]] = ContextVar("consumers in hand"
 def in_hand() -> list[Consumer]:
     """Lists the consumers that have delivered an entry to the current task, or to the task that started it."""
     return [consumer for each in _in_hand.get() if (consumer := each()) is not None]
+
+
+def _held(
+    call: Callable[Concatenate[Consumer, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Consumer, P], Coroutine[Any, Any, T]]:
+    """Makes the task that makes a call hold the consumer, whichever task awaits the call. ``asyncio.wait_for`` may
+    await it in a new task, and a task does not know what the tasks that it starts hold."""
+
+    @wraps(call)
+    def called(consumer: Consumer, /, *args: P.args, **named: P.kwargs) -> Coroutine[Any, Any, T]:
+        consumer.hold()
+        return call(consumer, *args, **named)
+
+    return called
 
 
 class Consumer:
@@ -160,6 +175,7 @@ class Consumer:
         self.turn()
         return _Steps(partial(self._next_of, self.take_page))
 
+    @_held
     async def poll(self, timeout_s: float | None = None) -> Entry | None:
         """Returns the next entry: the one after the last entry that a loop or ``poll`` has delivered. Returns None
         if no entry came within ``timeout_s`` seconds (None: no limit), for any reason. A page that arrives later is
@@ -254,6 +270,7 @@ class Consumer:
         filling.result()
         return True
 
+    @_held
     async def _next_of(self, take: Callable[[], T | None]) -> T:
         while (found := take()) is None:
             await self.fill()

@@ -34,6 +34,8 @@ SILENT_S = 0.3
 """Once more than half of the nodes have answered, the client waits this many seconds for the other nodes."""
 LOOK_EVERY_S = 5.0
 """The client keeps a list of the group's members for this many seconds before it asks the nodes again."""
+LOOK_IDLE_S = 60.0
+"""The same for a tail or consumer that waits for new entries. Ten thousand of them may wait at once."""
 _APPENDS_AT = "/v1/produce"
 """A path that a node which is not the master redirects, whatever roles the caller has."""
 _VLSN = re.compile(r"[0-9]{1,18}\Z")
@@ -177,13 +179,13 @@ class Endpoints:
         left = [url for url in self.urls if self._nodes.get(url) in (None, *self._listed)]
         return left or [self._reached.get(name, url) for name, url in self._listed.items()]
 
-    async def look(self, most_s: float) -> None:
-        """Asks all listed nodes for the group's members, unless a node has sent the members less than ``LOOK_EVERY_S``
-        ago. A removed node may not know of its removal, and would continue to answer with its old data. Waits at most
+    async def look(self, most_s: float, *, every_s: float = LOOK_EVERY_S) -> None:
+        """Asks all listed nodes for the group's members, unless they were asked less than ``every_s`` seconds ago. A
+        removed node may not know of its removal, and would continue to answer with its old data. Waits at most
         ``most_s`` seconds. Once one node has answered, the other nodes have ``SILENT_S`` more seconds. Nodes that were
         silent before are not waited for."""
         loop = asyncio.get_running_loop()
-        if self._look is None or (self._look.done() and loop.time() >= self._looked_s + LOOK_EVERY_S):
+        if self._look is None or (self._look.done() and loop.time() >= self._looked_s + every_s):
             self._looked_s = loop.time()
             self._look = asyncio.create_task(self._look_around(), name="vlsnlog-look")
         if not self._look.done():
@@ -197,7 +199,8 @@ class Endpoints:
 
     async def _look_around(self) -> None:
         found = await self._hear(self.urls, heard=False)
-        reached = {*self.urls, *(self._places.get(name) for name in self._nodes.values())}
+        # a member at another URL than its group lists is not asked twice
+        reached = {*self.urls, *(self._places.get(self._nodes.get(url, "")) for url in self.urls)}
         await self._hear([url for url in self._places.values() if url not in reached], heard=found)
 
     async def _hear(self, urls: Sequence[str], *, heard: bool) -> bool:

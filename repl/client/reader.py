@@ -24,7 +24,7 @@ from repl.api import ANY, END, Freshness, ProducerAt, Spans
 from repl.api import LINEARIZABLE as ALL_ACKNOWLEDGED
 from repl.client.answers import decoded, refused_by_half, right
 from repl.client.backoff import retrying
-from repl.client.endpoints import SILENT_S, Endpoints, silence_of, speaks_otherwise
+from repl.client.endpoints import LOOK_IDLE_S, SILENT_S, Endpoints, silence_of, speaks_otherwise
 from repl.client.page import Page, VlsnPlace, decode_blocks
 from repl.web import ndjson
 from repl.web.limits import LAG_S_MAX, READ_LIMIT_MAX
@@ -217,6 +217,7 @@ class Reader:
         if page.next_vlsn != place.vlsn:
             return page
         self._current += 1
+        await self._endpoints.look(0.0, every_s=LOOK_IDLE_S)  # the group may have removed the node, unknown to it
         return None
 
     async def vlsn_at(self, time_us: int) -> int:

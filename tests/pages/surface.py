@@ -111,7 +111,8 @@ def _item(module: ModuleType, name: str, prefix: str = "") -> str:
 
 
 def _function(function: Any, name: str, *, of_class: str = "") -> str:
-    kind = "async def" if inspect.iscoroutinefunction(function) else "def"
+    awaited = function if of_class.startswith("Sync") else inspect.unwrap(function)
+    kind = "async def" if inspect.iscoroutinefunction(awaited) else "def"
     text = markdown(inspect.getdoc(function) or "")
     # a blocking method that is made of an asynchronous one has the docstring of that one
     origin = getattr(inspect.unwrap(function), "__qualname__", "")

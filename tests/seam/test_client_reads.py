@@ -13,7 +13,10 @@ import pytest
 from repl import connect
 from repl.api import SinkChange
 from repl.client.connect import Client
+from repl.client.endpoints import LOOK_EVERY_S, LOOK_IDLE_S
+from repl.node.gateway import Gateway
 from tests.fakes.loop import virtual
+from tests.repl.read.test_tail_http import tail_of
 from tests.seam.nodes import PORT, Group
 from tests.seam.test_membership import changed, electable, fed
 from vlsn.errors import Lagging, NotListed, Unreachable
@@ -174,8 +177,12 @@ async def test_a_node_that_learned_of_its_removal_says_so_and_serves_no_reads() 
     for path in reads:
         if "wait" not in path:
             assert (await asked(group, gone, path))[0] == 200, path
+    tail = await tail_of(Gateway(group.nodes[gone].services), f"/v1/tail?from={vlsn + 1}")
+    assert (await tail.next()).startswith(b":"), "nothing but a comment yet"
     await changed(group, change="remove", name=gone)
     assert await waiting == (403, "not-listed"), "who waits is told, too"
+    last = await tail.next()
+    assert last.startswith(b"event: error") and b"not-listed" in last and await tail.next() == b"", last
     for path in reads:
         assert await asked(group, gone, path) == (403, "not-listed"), path
     said = group.nodes[gone].services.monitoring.status()
@@ -225,6 +232,40 @@ async def test_what_a_removed_node_that_does_not_know_it_has_is_not_taken_for_th
         with pytest.raises((Unreachable, NotListed)):
             [entry async for entry in log.read()]
         assert loop.time() - began < 5.1
+    await group.stop()
+
+
+@pytest.mark.parametrize("by", ["tail", "consumer"])
+@virtual
+async def test_a_reader_that_waits_leaves_a_node_that_was_removed_unknown_to_it(by: str) -> None:
+    group, gone, others = await started(35)
+    first = await group.appended(b"before")
+    await group.until(lambda: group.nodes[gone].dtvlsn() >= first, "it has that")
+    async with connect(group.url(gone), network=group.client, timeout_s=5.0) as log:
+        reading = log.tail(first) if by == "tail" else aiter(log.consumer("c", from_vlsn=first))
+        assert (await anext(reading)).vlsn == first
+        group.net.split([gone], others)
+        await changed(group, change="remove", name=gone)
+        later = await group.appended(b"later")
+        async with asyncio.timeout(LOOK_IDLE_S + 10.0):
+            assert (await anext(reading)).vlsn == later
+    await group.stop()
+
+
+@virtual
+async def test_a_client_that_has_read_from_a_node_before_its_removal_reads_on_elsewhere() -> None:
+    group, gone, others = await started(36)
+    first = await group.appended(b"before")
+    await group.until(lambda: group.nodes[gone].dtvlsn() >= first, "it has that")
+    async with connect(group.url(gone), network=group.client, timeout_s=5.0) as log:
+        for _ in range(2):
+            assert [entry.vlsn async for entry in log.read()] == [first]
+            await asyncio.sleep(LOOK_EVERY_S)
+        group.net.split([gone], others)
+        await changed(group, change="remove", name=gone)
+        later = await group.appended(b"later")
+        await asyncio.sleep(LOOK_EVERY_S)
+        assert [entry.vlsn async for entry in log.read()] == [first, later]
     await group.stop()
 
 

@@ -344,17 +344,23 @@ async def logged(group: Group, log: Client, txn: Transaction) -> asyncio.Task[An
     return committing
 
 
+@pytest.mark.parametrize("position", [False, True])
 @pytest.mark.parametrize("what", ["whole", "staged", "whole, its connection cut"])
 @played(timeout_s=4.0)
 async def test_a_commit_that_was_cancelled_and_is_asked_again_is_logged_once(
-    group: Group, log: Client, monkeypatch: pytest.MonkeyPatch, what: str
+    group: Group, log: Client, monkeypatch: pytest.MonkeyPatch, what: str, position: bool
 ) -> None:
-    """This holds even if the log has forgotten the commit, after as many others as it remembers."""
+    """This holds even if the log has forgotten the commit, after as many others as it remembers. A position that the
+    commit itself has replaced does not count as another worker's."""
     for node in group.nodes.values():
         monkeypatch.setattr(node.opened().log.view.history.commits, "_most", 4)
+    await log.append(FIRST)
+    consumer = await behind_first(log)
     txn = log.transaction()
     mine = [LARGE] * 4 if what == "staged" else [b"mine"]
     await txn.append_many(mine)
+    if position:
+        await txn.commit_position(consumer)
     await left(await logged(group, log, txn))
     if what.endswith("cut"):
         group.net.cut("client", group.master)

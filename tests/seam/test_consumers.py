@@ -331,6 +331,34 @@ async def test_an_entry_is_given_again_where_the_loop_caught_what_its_transactio
     assert await beside == values, "nobody else's consumer goes back"
 
 
+@pytest.mark.parametrize("by", ["poll", "task of poll", "wait_for poll", "wait_for anext"])
+@story(seed=5, timeout_s=0.5)
+async def test_an_entry_that_another_task_has_received_is_given_again_too(group: Group, log: Client, by: str) -> None:
+    """``asyncio.wait_for`` runs what it waits for in a task of its own, up to Python 3.11."""
+    for value in (b"0", b"1", b"2"):
+        await log.append(value)
+    consumer = log.consumer("billing", from_vlsn="start")
+    entries = aiter(consumer)
+    given: list[bytes] = []
+    while given[-1:] != [b"2"]:
+        if by.endswith("poll"):
+            polling = consumer.poll(5.0)
+            task = asyncio.create_task(polling) if by != "poll" else polling
+            entry = await (asyncio.wait_for(task, 6.0) if by.startswith("wait_for") else task)
+        else:
+            entry = await asyncio.wait_for(anext(entries), 6.0)
+        assert entry is not None
+        given.append(entry.value)
+        with suppress(Bad):
+            async with log.transaction() as txn:
+                await txn.append(entry.value, key=b"out")
+                if len(given) == 2:
+                    raise Bad
+                await txn.commit_position(consumer)
+    assert given == [b"0", b"1", b"1", b"2"]
+    assert await outputs(log) == [b"0", b"1", b"2"]
+
+
 async def singly(consumer: Consumer) -> AsyncIterator[Entry]:
     """Takes whole pages, and commits within each."""
     async for page in consumer.pages():

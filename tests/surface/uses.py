@@ -168,7 +168,9 @@ async def reads(log: Client, begin: Begin, consistency: Consistency, time: datet
     blocks = log.block_pages("start", after_term=None, at_least=7)
     assert_type(await anext(blocks), BlocksPage)
     await blocks.aclose()
-    tail = log.tail(from_vlsn="end", key=b"key", limit=5, after_term=None)
+    newer = log.read(at_least=7, lag_max_s=0.5)
+    await newer.aclose()
+    tail = log.tail(from_vlsn="end", key=b"key", limit=5, after_term=None, at_least=7, lag_max_s=2)
     assert_type(await anext(tail), Entry)
     await tail.aclose()
     tailed = log.tail_pages(7, after_term=3)
@@ -184,6 +186,7 @@ def tells(entry: Entry) -> tuple[int, int, int, bytes | None, bytes]:
 
 async def asks(log: Client, endpoints: Endpoints, status: Status) -> None:
     assert_type(await log.durable_vlsn(), int)
+    assert_type(await log.durable_vlsn(consistency="linearizable", at_least=7, lag_max_s=None), int)
     assert_type(await log.vlsn_at(datetime(2030, 1, 1)), int)
     assert_type(await log.vlsn_at(1_900_000_000_000_000), int)
     assert_type(await log.first_vlsn(), int)
@@ -203,7 +206,7 @@ async def asks(log: Client, endpoints: Endpoints, status: Status) -> None:
 
 async def consumes(log: Client, other: Client, consumer: Consumer) -> None:
     assert_type(log.consumer("billing", from_vlsn="end", kept_in=other), Consumer)
-    assert_type(log.consumer("billing", at=datetime(2030, 1, 1)), Consumer)
+    assert_type(log.consumer("billing", at=datetime(2030, 1, 1), at_least=7, lag_max_s=2.0), Consumer)
     async for entry in consumer:
         assert_type(entry, Entry)
         assert_type(await consumer.commit(), ConsumerAt)
@@ -310,7 +313,8 @@ def blocking_reads(log: SyncClient[str], consistency: Consistency) -> None:
     blocks = log.block_pages()
     assert_type(next(blocks), BlocksPage)
     blocks.close()
-    tail = log.tail(from_vlsn="end", key_prefix=b"key")
+    log.read(at_least=7, lag_max_s=0.5).close()
+    tail = log.tail(from_vlsn="end", key_prefix=b"key", at_least=7, lag_max_s=2)
     assert_type(next(tail), Entry)
     tail.close()
     tailed = log.tail_pages(7, after_term=3)
@@ -329,6 +333,7 @@ def blocking_asks(log: SyncClient) -> None:
 
 def blocking_consumes(log: SyncClient, other: SyncClient, consumer: SyncConsumer) -> None:
     assert_type(log.consumer("billing", from_vlsn="end", kept_in=other), SyncConsumer)
+    assert_type(log.consumer("billing", at_least=7, lag_max_s=2.0), SyncConsumer)
     for entry in consumer:
         assert_type(entry, Entry)
         assert_type(consumer.commit(), ConsumerAt)

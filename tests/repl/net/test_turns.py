@@ -301,7 +301,7 @@ def test_heads_are_parsed_in_turns() -> None:
     alive = b'{"alive":true}'
 
     async def asked() -> float:
-        return await asked_at_once(await started(), ask, sockets=300, pipelined=8, last=alive)
+        return await asked_at_once(await started(), ask, sockets=300, pipelined=24, last=alive)
 
     assert uvloop.run(asked()) < TURN_S_MAX
 
