@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from repl.client.sync import SyncClient
 from repl.cluster import NodeEnded
 from tests.fakes.seeds import seeds
 from vlsn.errors import BadArgument, NoSpace, OutcomeUnknown, Unreachable, VlsnLogError
@@ -94,7 +95,7 @@ def test_an_acknowledged_entry_survives_each_end_of_all_nodes(seed: int) -> None
             writer.join()
         group.caught_up()
         with group.connect_sync() as log:
-            kept = {entry.vlsn: entry.value for entry in log.read(from_vlsn=1)}
+            kept: dict[int, Any] = {entry.vlsn: entry.value for entry in log.read(from_vlsn=1)}
         assert [kept[vlsn] for vlsn in acknowledged] == [b"%d" % number for number in range(len(acknowledged))]
 
 
@@ -241,7 +242,7 @@ def _has(some: list[int], count: int) -> bool:
     return len(some) >= count
 
 
-def _fill(log: Any) -> None:
+def _fill(log: SyncClient[Any]) -> None:
     for _ in range(100):
         log.append(b"x" * 1_000_000)
 

@@ -23,9 +23,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
 
-from repl.client.connect import connect
+from repl.client.connect import Client, connect
 from repl.client.endpoints import Endpoints, Status
-from repl.client.sync import connect_sync
+from repl.client.sync import SyncClient, connect_sync
 from repl.cluster import LOG_FILE, Cluster, Node, free_base_port, prepare
 from repl.net.network import AiohttpNetwork
 from vlsn.errors import BadArgument
@@ -127,11 +127,11 @@ class Group:
         """The directory with one directory for each node."""
         return self._open_group.directory
 
-    def connect(self, **arguments: Any) -> Any:
+    def connect(self, **arguments: Any) -> Client[Any]:
         """Makes a client by ``vlsnlog.connect``, with the same arguments but the URL; use it with ``async with``."""
         return connect(self.url, **arguments)
 
-    def connect_sync(self, **arguments: Any) -> Any:
+    def connect_sync(self, **arguments: Any) -> SyncClient[Any]:
         """Makes a client by ``vlsnlog.connect_sync``, with the same arguments but the URL; use it with ``with``."""
         return connect_sync(self.url, **arguments)
 
