@@ -16,7 +16,8 @@ from typing import Any, Final
 CLIENT: Final = "vlsnlog"
 """The package that programs import. Its name stands here only."""
 LOCAL: Final = "vlsn"
-ROOTS: Final = ("repl", "vlsn")
+TESTING: Final = "vlsnlog.testing"
+ROOTS: Final = ("repl", "vlsn", "vlsnlog")
 """The packages whose classes are documented, whatever package they are imported from."""
 ERRORS: Final = "vlsn.errors"
 WIDTH: Final = 96
@@ -50,6 +51,7 @@ This page lists the public classes and functions, with their signatures and docs
 `make reference` makes the page from the code. [Applications](../applications.md) shows whole programs.
 
 * A program that uses a group imports from `{CLIENT}`: `from {CLIENT} import connect`.
+* A test of a program has a group of its own by [`{TESTING}`](#groups-for-tests).
 * A program with its own log, without a cluster, imports from [`{LOCAL}`](#the-local-log): `from {LOCAL} import Log`.
 
 The classes `Sync…` are the same without asyncio: each call blocks until it is done.
@@ -79,6 +81,9 @@ def page() -> str:
     parts += [_error(client, name) for name in client.__all__ if _is_error(getattr(client, name))]
     parts.append("\n## The local log\n")
     parts += [_item(local, name, prefix=f"{LOCAL}.") for name in LOCAL_SECTION]
+    testing = import_module(TESTING)
+    parts.append("\n## Groups for tests\n\n[Test a program](../applications.md#test-a-program) shows them in use.\n")
+    parts += [_item(testing, name, prefix=f"{TESTING}.") for name in testing.__all__]
     return "".join(parts)
 
 

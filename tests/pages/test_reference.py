@@ -122,6 +122,7 @@ def test_the_page_of_names_has_what_a_program_uses() -> None:
         "Consumer.commit",
         "Message.ack",
         "vlsn.Log.open",
+        "vlsnlog.testing.Group.power_cut",
     ):
         assert text.count(f"\n#### `{heading}`\n") == 1, heading
     assert " object at 0x" not in text

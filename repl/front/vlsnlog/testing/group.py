@@ -203,7 +203,7 @@ class Group:
         self._run(self._open_group.links.heal())
 
     def caught_up(self, timeout_s: float = START_S) -> None:
-        """Returns once every node serves reads up to the highest durable VLSN that any of them reports now. Raises
+        """Returns once every node serves reads up to the highest durable VLSN that any of them reports. Raises
         ``NotInTime``."""
         self._run(self._in_time(self._caught_up(), timeout_s, "not all nodes have the whole log"))
 
