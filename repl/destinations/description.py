@@ -3,9 +3,9 @@ state of its deliveries."""
 
 from __future__ import annotations
 
-from dataclasses import asdict as counters
 from typing import Any
 
+from msgspec import to_builtins
 from msgspec.structs import asdict
 
 from repl.destinations.deliveries import Deliveries
@@ -75,5 +75,5 @@ def _delivery(delivery: Delivery | None) -> dict[str, Any]:
         "in_per_s": round(delivery.incoming.per_s, 1),
         "delivered_per_s": round(delivery.pace.delivered, 1),
         "acked_per_s": round(delivery.pace.acked, 1),
-        "counts": counters(delivery.counts),
+        "counts": to_builtins(delivery.counts),
     }

@@ -59,7 +59,7 @@ from repl.repair.restore_http import RepairRoutes
 from repl.web import problem, query
 from repl.web.browsers import Browsers, check_json
 from repl.web.json_objects import answering_members
-from repl.web.limits import PIECES_A_TURN_BYTES, READERS_MAX, AppendLimits, Budget
+from repl.web.limits import READERS_MAX, AppendLimits, Budget
 from repl.web.slices import Slices
 from repl.web.types import DURABLE, Handler, Quick, Request, Response, Start, Upgrade
 from vlsn.errors import Forbidden, NotAllowed, NotFound, Unauthorized, UnsupportedType, VlsnLogError
@@ -88,6 +88,7 @@ class Services:
     administration: NodeAdministration
     monitoring: NodeMonitoring
     overview: Overview
+    pieces: Slices
 
 
 Methods = Mapping[str, Route]
@@ -113,7 +114,7 @@ class Gateway:
         self._door = services.door
         limits = limits or AppendLimits()
         bodies = limits.budget()
-        pieces = Slices(PIECES_A_TURN_BYTES)
+        pieces = services.pieces
         appends = AppendRoutes(services.appends, bodies, limits, pieces)
         transactions = TransactionRoutes(services.transactions, appends, limits)
         producers = ProduceRoutes(services.appends, bodies, limits)

@@ -16,7 +16,7 @@ from repl.cdc.metrics import buckets_of, cdc_metrics
 from repl.destinations.metrics import destination_metrics
 from repl.node.open_node import OpenNode
 from repl.node.parts import NodeParts
-from repl.node.status import readiness, status
+from repl.node.status import long_status, readiness, status
 from repl.web.limits import PIECE_BYTES
 from repl.web.problem import TYPES
 from vlsn.histogram import Histogram
@@ -34,8 +34,9 @@ def metrics_text(parts: NodeParts) -> Generator[int, None, bytes]:
     """Makes the text of all metrics in steps, each of some whole metrics, because metrics with many names take a
     while."""
     text, step = [], _Step()
+    long = yield from long_status(parts)
     yield PIECE_BYTES
-    for metric in chain(_metrics(parts), ProcessCollector(registry=None).collect()):
+    for metric in chain(_metrics(parts, long), ProcessCollector(registry=None).collect()):
         step.metrics.append(metric)
         step.samples += len(metric.samples)
         if step.samples >= SAMPLES_A_STEP:
@@ -57,8 +58,8 @@ class _Step(Collector):
         return self.metrics
 
 
-def _metrics(parts: NodeParts) -> Iterator[Metric]:
-    said, counts = status(parts), parts.member.counts
+def _metrics(parts: NodeParts, long: Mapping[str, Any]) -> Iterator[Metric]:
+    said, counts = status(parts, long), parts.member.counts
     python = ".".join(map(str, sys.version_info[:3]))
     build = GaugeMetricFamily("vlsnlog_build_info", "1, of the version that runs", labels=["version", "python"])
     build.add_metric([said["version"], python], 1.0)

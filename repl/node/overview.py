@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -19,7 +19,7 @@ import msgspec
 from repl.group.member import Member
 from repl.group.peers import get
 from repl.node.parts import NodeParts
-from repl.node.status import long_status, status
+from repl.node.status import status
 from repl.repair.providing import check_names
 from repl.shared import Shared
 from repl.web import query
@@ -120,10 +120,12 @@ _glance = msgspec.json.Decoder(_Glance)
 
 
 class Overview:
-    """Gathers the states of all members on one node, and answers the other nodes that gather."""
+    """Gathers the states of all members on one node, and answers the other nodes that gather. ``long`` returns the long
+    fields of this node's status, encoded, which all routes share."""
 
-    def __init__(self, parts: NodeParts) -> None:
+    def __init__(self, parts: NodeParts, long: Callable[[], Awaitable[Mapping[str, msgspec.Raw]]]) -> None:
         self._parts = parts
+        self._long = long
         self._member: Member = parts.member
         self._shared: Shared[bytes] = Shared(self._fresh)
         self._found = b""
@@ -143,7 +145,7 @@ class Overview:
             raise BadArgument(f"this call needs all of: {', '.join(sorted(_NAMES))}")
         request.check_member(asked["sender"])
         check_names(self._member, asked["group"], asked["sender"], asked["to"])
-        return Response(200, _JSON, self._own())
+        return Response(200, _JSON, await self._own())
 
     def _recent(self) -> bytes:
         """Returns the last document, if it is recent; else no bytes."""
@@ -156,21 +158,20 @@ class Overview:
             self._until_s = self._member.seams.clock.monotonic_s() + OVERVIEW_S
         return found
 
-    def _own(self) -> bytes:
+    async def _own(self) -> bytes:
         """Returns this node's answer to nodes that gather. It is made once for all that ask within ``TOLD_S``."""
-        now = self._member.seams.clock.monotonic_s()
-        if now >= self._told_until_s:
-            self._told, self._told_until_s = self._made(), now + TOLD_S
+        now = self._member.seams.clock.monotonic_s
+        if now() >= self._told_until_s:
+            long = await self._long() if self._member.is_master() else {"cdc": self._parts.cdc.told()}
+            if now() >= self._told_until_s:  # else another has made it meanwhile
+                self._told, self._told_until_s = self._made(long), now() + TOLD_S
         return self._told
 
-    def _made(self) -> bytes:
-        parts = self._parts
-        long = dict(long_status(parts)) if self._member.is_master() else {"cdc": parts.cdc.told()}
-        lists = {name: long.pop(name) for name in _OF_ALL if name in long}
-        return msgspec.json.encode({"status": self._status(long), **lists})
-
-    def _status(self, long: Mapping[str, Any]) -> dict[str, Any]:
-        return {**status(self._parts, long), "events": self._member.events.shown(EVENTS_SHOWN)}
+    def _made(self, long: Mapping[str, Any]) -> bytes:
+        lists = {name: long[name] for name in _OF_ALL if name in long}
+        rest = {name: value for name, value in long.items() if name not in lists}
+        said = {**status(self._parts, rest), "events": self._member.events.shown(EVENTS_SHOWN)}
+        return msgspec.json.encode({"status": said, **lists})
 
     async def _gather(self) -> bytes:
         member = self._member
@@ -185,7 +186,7 @@ class Overview:
         if leader is not None:
             lists = {name: getattr(answers[lists_of], name) for name in _OF_ALL}
         else:
-            lists = {name: found for name, found in long_status(self._parts).items() if name in _OF_ALL}
+            lists = {name: found for name, found in (await self._long()).items() if name in _OF_ALL}
         return msgspec.json.encode(
             {
                 "asked": member.name,
@@ -205,7 +206,7 @@ class Overview:
         clock = self._member.seams.clock
         began_s = clock.monotonic_s()
         try:
-            body = self._own() if name == self._member.name else await self._ask(name)
+            body = await self._own() if name == self._member.name else await self._ask(name)
             told = _told.decode(body)
             if (said := _glance.decode(told.status).node) != name:
                 raise WrongName(f"{said[:40]} answers at {url}")

@@ -24,11 +24,15 @@ from repl.node.peers import NodePeers
 from repl.node.status_http import NodeMonitoring
 from repl.read.segments_http import NodeFiles
 from repl.repair.restore_http import RepairRoutes
+from repl.web.limits import PIECES_A_TURN_BYTES
+from repl.web.slices import Slices
 
 
 def services_of(parts: NodeParts) -> Services:
     member = parts.member
     leads = partial(lead_of, member)
+    pieces = Slices(PIECES_A_TURN_BYTES)
+    monitoring = NodeMonitoring(parts, pieces)
 
     async def give(uuid: str, since: int, first: int, last: int) -> bytes:
         return await member.opened().part(Giving).give(uuid, since, first, last)
@@ -50,6 +54,7 @@ def services_of(parts: NodeParts) -> Services:
         repairs=RepairRoutes(member, give),
         trail=parts.trail,
         administration=NodeAdministration(member, parts.restoration),
-        monitoring=NodeMonitoring(parts),
-        overview=Overview(parts),
+        monitoring=monitoring,
+        overview=Overview(parts, monitoring.long.get),
+        pieces=pieces,
     )

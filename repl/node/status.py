@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from errno import errorcode
 from functools import cache
 from importlib import metadata
@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from repl.auth.exposure import missing_lines
-from repl.destinations.description import destinations_of
+from repl.destinations.description import told
 from repl.follow.following import Following
 from repl.group.lost_group import REASON, is_lost
 from repl.group.member import Member
@@ -20,6 +20,8 @@ from repl.lead.leading import Leading
 from repl.lead.logged_settings import settings_of
 from repl.node.open_node import OpenNode
 from repl.node.parts import NodeParts
+from repl.web.limits import DESTINATION_COST, NAMES_COST
+from repl.web.slices import at_once
 from vlsn.durability import SYNCED
 from vlsn.format.records import GroupEntry
 from vlsn.format.segment import segment_name
@@ -44,7 +46,7 @@ def status(parts: NodeParts, long: Mapping[str, Any] | None = None) -> dict[str,
     base["syncups"] = parts.member.events.recent("syncup", "syncup")
     if parts.member.reason:
         base["reason"] = parts.member.reason
-    base.update(long_status(parts) if long is None else long)
+    base.update(at_once(long_status(parts)) if long is None else long)
     opened = parts.open
     if opened is None:
         return base
@@ -204,18 +206,25 @@ def founding(parts: NodeParts) -> str:
     return opened.log.view.history.founding if opened is not None and parts.dtvlsn() else ""
 
 
-def long_status(parts: NodeParts) -> dict[str, Any]:
-    """Makes the fields of a status that grow with the names given by clients, which may be hundreds."""
+def long_status(parts: NodeParts) -> Generator[int, None, dict[str, Any]]:
+    """Makes the fields of a status that grow with the names given by clients, which may be hundreds, in steps that tell
+    what each costs (``repl.web.slices``). If the log closes between two steps, the rest stays empty."""
     found: dict[str, Any] = {"holds": [], "consumers": [], "destinations": [], "cdc": parts.cdc.told()}
     opened = parts.open
     if opened is None:
         return found
     log = opened.log
+    yield NAMES_COST
     found["holds"] = holds(log)
-    found["consumers"] = [msgspec.to_builtins(each) for each in opened.consumers.told()]
-    found["destinations"] = destinations_of(
-        log, lead.destinations if (lead := parts.lead) is not None else None, opened.pager
-    )
+    yield NAMES_COST
+    found["consumers"] = msgspec.to_builtins(opened.consumers.told())
+    yield NAMES_COST
+    for view in log.care.destinations.views():
+        yield DESTINATION_COST
+        if parts.open is not opened:
+            break
+        deliveries = lead.destinations if (lead := parts.lead) is not None else None
+        found["destinations"].append(told(log, view, deliveries, opened.pager))
     return found
 
 

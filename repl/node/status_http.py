@@ -32,7 +32,7 @@ from repl.web.calls import (
     record,
     whole,
 )
-from repl.web.limits import EVENTS_MAX, PIECE_BYTES, PIECE_COST, RETRY_AFTER_S, TOLD_S
+from repl.web.limits import EVENTS_MAX, PIECE_COST, RETRY_AFTER_S, TOLD_S
 from repl.web.slices import Slices
 from repl.web.types import Request, Response
 from vlsn.errors import NotFound, Restoring, WrongGroup
@@ -188,26 +188,16 @@ class StatusRoutes:
     def __init__(self, monitoring: NodeMonitoring, slices: Slices) -> None:
         self._monitoring = monitoring
         self._metrics = _Told(slices, self._make_metrics)
-        self._long = _Told(slices, self._make_long)
 
     def changed(self) -> None:
         """Makes later answers show a change that a call through this node has made."""
         self._metrics.forget()
-        self._long.forget()
+        self._monitoring.long.forget()
 
     async def status(self, request: Request) -> Response:
         """Returns the fields that clients go by as they are now; long fields may be ``TOLD_S`` old."""
         query.only(request.query, _NONE)
-        return Response(200, _JSON, msgspec.json.encode(self._monitoring.status(await self._long.get())))
-
-    def _make_long(self) -> Generator[int, None, dict[str, msgspec.Raw]]:
-        yield PIECE_BYTES
-        said = self._monitoring.long_status()
-        found = {}
-        for name, value in said.items():
-            yield PIECE_COST * (1 + len(value))
-            found[name] = msgspec.Raw(msgspec.json.encode(value))
-        return found
+        return Response(200, _JSON, msgspec.json.encode(self._monitoring.status(await self._monitoring.long.get())))
 
     async def events(self, request: Request) -> Response:
         """Returns the node's events, from number ``from`` on; events that are kept no more are missing."""
@@ -258,11 +248,12 @@ class StatusRoutes:
 
 
 class NodeMonitoring:
-    """The node's word about itself."""
+    """The node's word about itself. ``long`` are the long fields of its status, encoded."""
 
-    def __init__(self, parts: NodeParts) -> None:
+    def __init__(self, parts: NodeParts, slices: Slices) -> None:
         self.member = parts.member
         self._parts = parts
+        self.long = _Told(slices, self._make_long)
 
     def addresses(self) -> list[str]:
         """Lists the names that this node may be called by: hosts, with a port or without, and URLs."""
@@ -286,9 +277,17 @@ class NodeMonitoring:
         """Returns the object of ``GET /v1/status``, as it is now; ``long`` is what ``long_status`` gave of late."""
         return status(self._parts, long)
 
-    def long_status(self) -> dict[str, Any]:
-        """Returns the fields of a status that grow with the group's names."""
+    def long_status(self) -> Generator[int, None, dict[str, Any]]:
+        """Makes the fields of a status that grow with the group's names, in steps."""
         return long_status(self._parts)
+
+    def _make_long(self) -> Generator[int, None, dict[str, msgspec.Raw]]:
+        said = yield from self.long_status()
+        found = {}
+        for name, value in said.items():
+            yield PIECE_COST * (1 + len(value))
+            found[name] = msgspec.Raw(msgspec.json.encode(value))
+        return found
 
     def check_founding(self, named: str) -> None:
         """Raises ``WrongGroup`` where this node's log is known to have another name than ``named``."""

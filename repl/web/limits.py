@@ -67,6 +67,11 @@ ENTRY_COST = 256
 """In these limits an entry counts this many bytes in addition to its own."""
 PIECE_COST = KIB
 """In these limits a piece counts this many bytes in addition to its own."""
+NAMES_COST = 2 * PIECE_BYTES
+"""In these limits all holds, all consumers, or the settings of all destinations count this many bytes: at the most
+names, each takes 1 to 3 ms."""
+DESTINATION_COST = 2 * KIB
+"""In these limits the document of a destination counts this many bytes: it takes some 10 µs."""
 PIECES_A_TURN_BYTES = 4 * PIECE_BYTES
 """The most bytes of pages, bodies and metrics that are encoded and decoded in one turn of the event loop."""
 TOLD_S = 0.25

@@ -28,11 +28,10 @@ def at_once(steps: Generator[int, None, T]) -> T:
 class Slices:
     """Shares each turn of the event loop among all users of this object, in the order in which they wait."""
 
-    __slots__ = ("_a_turn", "_called", "_line", "_loop", "_used")
+    __slots__ = ("_a_turn", "_called", "_line", "_used")
 
     def __init__(self, a_turn: int) -> None:
         self._a_turn = a_turn
-        self._loop = asyncio.get_running_loop()
         self._line: deque[tuple[asyncio.Future[None], int]] = deque()
         self._used = 0
         self._called = False
@@ -41,9 +40,9 @@ class Slices:
         """Returns when work of ``cost`` may be done. A single piece may cost more than a whole turn's share."""
         if not self._called:
             self._called = True
-            self._loop.call_soon(self._next)
+            asyncio.get_running_loop().call_soon(self._next)
         if self._line or self._used >= self._a_turn:
-            turn = self._loop.create_future()
+            turn = asyncio.get_running_loop().create_future()
             self._line.append((turn, cost))
             await turn
         else:
@@ -67,4 +66,4 @@ class Slices:
                 turn.set_result(None)
                 self._used += cost
         if self._called:
-            self._loop.call_soon(self._next)
+            asyncio.get_running_loop().call_soon(self._next)

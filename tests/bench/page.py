@@ -1,6 +1,7 @@
 """The live page beside a group under load: how soon a browser paints it, and what one that stays open costs appends.
 
-``paint``: Chromium opens the page of the master anew each time, beside writers.  ``open``: writers by turns without a
+First paint: Chromium opens the page of the master anew each time, beside writers, and by turns a page of plain text of
+the same node, which shows the browser's own share.  Open page: writers by turns without a
 page, and beside one that asks for the overview once a second, as the page does.  The page is no browser there, whose
 own work would take the processors from the group.
 """
@@ -30,6 +31,8 @@ PAINTED: Final = """
 }).observe({ type: "paint", buffered: true }))
 """
 VALUE: Final = b"." * 100
+PLAIN: Final = "/errors/no-master"
+"""The page of plain text."""
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -42,13 +45,15 @@ def measured(options: argparse.Namespace) -> Sections:
     path = chromium_path()
     with Group(nodes=3) as group:
         url = group.urls[group.master()]
-        painted = asyncio.run(_painted(group.url, url, path, options))
+        painted, plain = asyncio.run(_painted(group.url, url, path, options))
         yield (
             "the page's first paint beside writers",
             {
                 "rounds": len(painted),
                 "median_ms": Aimed(round(statistics.median(painted), 1), "≤ 200"),
                 "most_ms": round(max(painted), 1),
+                "plain_text_ms": round(statistics.median(plain), 1),
+                "ratio": round(statistics.median(painted) / statistics.median(plain), 2),
                 "load": round(os.getloadavg()[0], 1),
             },
         )
@@ -82,24 +87,26 @@ async def _write(urls: str, writers: int, until: asyncio.Event) -> float:
         return done / (time.perf_counter() - began)
 
 
-async def _painted(urls: str, url: str, path: str, options: argparse.Namespace) -> list[float]:
-    """Returns the milliseconds from each opening to the first paint."""
-    over, found = asyncio.Event(), []
+async def _painted(urls: str, url: str, path: str, options: argparse.Namespace) -> tuple[list[float], list[float]]:
+    """Returns the milliseconds from each opening to the first paint: of the live page, and of plain text."""
+    over, live, plain = asyncio.Event(), list[float](), list[float]()
     writing = asyncio.create_task(_write(urls, options.writers, over))
     try:
         async with async_playwright() as playwright:
             browser = await playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-            for _ in range(options.rounds):
-                context = await browser.new_context()
-                page = await context.new_page()
-                await page.goto(url)
-                found.append(float(await page.evaluate(PAINTED)))
-                await context.close()
+            by_turns = ((url, live), (url + PLAIN, plain))
+            for number in range(options.rounds):
+                for each, found in by_turns if number % 2 else reversed(by_turns):
+                    context = await browser.new_context()
+                    page = await context.new_page()
+                    await page.goto(each)
+                    found.append(float(await page.evaluate(PAINTED)))
+                    await context.close()
             await browser.close()
     finally:
         over.set()
         await writing
-    return found
+    return live, plain
 
 
 async def _by_turns(urls: str, url: str, options: argparse.Namespace) -> tuple[list[float], list[float]]:

@@ -47,6 +47,10 @@ SLOW = """
 }
 """
 """Each call of the page takes longer, and its tab is shown again all the time."""
+FIRST_TIMES = """
+() => ["first-paint", `${location.origin}/v1/overview`].map((name) => performance.getEntriesByName(name)[0].startTime)
+"""
+"""When the page was painted first, and when it first asked for the overview, in milliseconds from its opening."""
 
 
 @pytest.fixture(scope="module")
@@ -289,6 +293,20 @@ def test_a_parked_consumer(browser: Browser, tmp_path: Path) -> None:
             page.shows("alarms", "consumer orders is parked", f"vlsnlog cdc resume orders --url {group.master}")
             page.shows("cdc", "orders", group.leader, "parked")
             page.check("parked")
+
+
+def test_the_first_frame_is_small_and_waits_for_no_script(browser: Browser, tmp_path: Path) -> None:
+    with running(tmp_path) as group:
+        without = browser.new_context(java_script_enabled=False)
+        page = without.new_page()
+        page.goto(group.urls["n1"])
+        assert page.locator("h1").is_visible() and page.locator("#leader").is_visible()
+        assert not page.locator("#members, #rates, #browse, #events, footer").filter(visible=True).count()
+        without.close()
+        with shown(browser, group.urls["n1"]) as whole:
+            whole.shows("health", "healthy")
+            painted, asked = whole.page.evaluate(FIRST_TIMES)
+            assert 0 < painted <= asked
 
 
 def test_polls_of_a_page_do_not_overlap(browser: Browser, tmp_path: Path) -> None:

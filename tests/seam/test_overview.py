@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -117,10 +118,10 @@ async def test_a_node_makes_its_answer_once_for_all_that_gather() -> None:
     made = group.nodes[group.master].services.overview
     make, count = made._made, 0
 
-    def counted() -> bytes:
+    def counted(long: Mapping[str, Any]) -> bytes:
         nonlocal count
         count += 1
-        return make()
+        return make(long)
 
     made._made = counted  # type: ignore[method-assign]
     await asyncio.gather(*(of(group, name) for name in group.names))
@@ -150,7 +151,11 @@ async def test_an_answer_that_is_no_status_of_the_member_is_an_error(change: Any
     group = await started(604)
     node = group.nodes["n3"]
     own = node.services.overview._own
-    node.services.overview._own = lambda: change(own())  # type: ignore[method-assign]
+
+    async def changed_own() -> bytes:
+        return bytes(change(await own()))
+
+    node.services.overview._own = changed_own  # type: ignore[method-assign]
     row = rows(await of(group, "n1"))["n3"]
     assert row["status"] is None and row["error"]["type"] == type, row["error"]
     await group.stop()

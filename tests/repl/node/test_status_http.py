@@ -15,7 +15,7 @@ import pytest
 
 from repl.node import metrics
 from repl.node.gateway import Gateway
-from repl.web.limits import TOLD_S
+from repl.web.limits import DESTINATION_COST, TOLD_S
 from repl.web.slices import at_once
 from repl.web.types import Response
 from tests.fakes.loop import run, virtual
@@ -37,7 +37,7 @@ def counted(node: OneNode) -> Counter[str]:
             yield 1 << 20
         return found
 
-    def long() -> dict[str, Any]:
+    def long() -> Generator[int, None, dict[str, Any]]:
         made["long"] += 1
         return long_status()
 
@@ -74,6 +74,29 @@ async def test_what_is_long_in_a_status_is_made_once_and_the_rest_is_as_it_is_no
     await asyncio.sleep(TOLD_S)
     await call(gateway, "GET", "/v1/status")
     assert made["long"] == 2
+
+
+@virtual
+async def test_what_is_long_is_made_in_small_steps_and_shared_with_the_overview() -> None:
+    node = await started()
+    gateway, names = Gateway(node.services), 40
+    for number in range(names):
+        put = await call(gateway, "PUT", f"/v1/destinations/d{number}", JSON, b'{"prefix":"%d-"}' % number)
+        assert put.status < 300
+    monitoring = node.services.monitoring
+    make, made = monitoring.long_status, 0
+    assert sum(step == DESTINATION_COST for step in make()) == names
+
+    def first() -> Generator[int, None, dict[str, Any]]:
+        nonlocal made
+        made += 1
+        said = yield from make()
+        return {**said, "destinations": said["destinations"][:1]}
+
+    monitoring.long_status = first  # type: ignore[method-assign]
+    status, shown = [json(await call(gateway, "GET", path)) for path in ("/v1/status", "/v1/overview")]
+    assert shown["lists_of"] == status["node"] and shown["destinations"] == status["destinations"]
+    assert len(shown["destinations"]) == 1 and made == 1
 
 
 @virtual
