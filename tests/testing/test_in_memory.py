@@ -185,6 +185,30 @@ def test_two_groups_of_one_process_are_apart_and_leave_nothing_behind() -> None:
     assert (logger.handlers, logger.level) == (handlers, level)
 
 
+@pytest.mark.long
+def test_orders_of_several_threads_at_once_leave_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    faults: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", faults.append)
+    threads = set(threading.enumerate())
+    with Group(3, disk="memory") as group:
+        for number in range(24):
+            name = group.names[number % 3]
+            orders = (group.kill, group.kill, group.stop, group.power_cut)
+            giving = [threading.Thread(target=order, args=[name], daemon=True) for order in orders]
+            for each in giving:
+                each.start()
+            for each in giving:
+                each.join(WAIT_S)
+            assert not any(each.is_alive() for each in giving)
+            group.start()
+        group.master()
+        group.caught_up()
+    assert faults == [] and set(threading.enumerate()) == threads
+    assert "Exception in callback" not in capfd.readouterr().err
+
+
 def test_addresses_are_of_one_group_alone() -> None:
     seen: set[str] = set()
     for _ in range(600):

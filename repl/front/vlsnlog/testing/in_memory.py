@@ -77,6 +77,8 @@ class NodeInMemory(cluster.Node):
         self._rng = Random(seed)
         self._host = host
         self._life: _Life | None = None
+        self._latch = threading.RLock()
+        """Held by every order, which any thread may give."""
 
     @property
     def pid(self) -> int | None:
@@ -91,34 +93,39 @@ class NodeInMemory(cluster.Node):
         return self._life is not None and self._life.status is None
 
     def start(self) -> None:
-        assert not self.running
         config = load_node_config(path=self.config_path, environment={})
         if config.cdc:
             raise BadArgument('cdc: consumers are processes with files of their own; use Group(disk="real")')
-        self._release()
-        self._copy_files(config)
-        self._life = _Life(config, self._host, self.disk, self._stores, self.directory / cluster.LOG_FILE)
+        with self._latch:
+            if self.running:
+                return
+            self._release()
+            self._copy_files(config)
+            self._life = _Life(config, self._host, self.disk, self._stores, self.directory / cluster.LOG_FILE)
 
     def send(self, number: signal.Signals) -> None:
-        life = self._life
-        if life is None:
-            return
-        if number == signal.SIGTERM:
-            life.stop()
-        elif number in (signal.SIGSTOP, signal.SIGKILL):  # the second half of SIGKILL is ``kill``
-            life.freeze()
-        elif number == signal.SIGCONT:
-            life.thaw()
+        with self._latch:
+            life = self._life
+            if life is None:
+                return
+            if number == signal.SIGTERM:
+                life.stop()
+            elif number in (signal.SIGSTOP, signal.SIGKILL):  # the second half of SIGKILL is ``kill``
+                life.freeze()
+            elif number == signal.SIGCONT:
+                life.thaw()
 
     def kill(self) -> None:
-        if self._life is not None:
-            self._life.kill()
-            self._release()
+        with self._latch:
+            if self._life is not None:
+                self._life.kill()
+                self._release()
 
     def power_cut(self) -> None:
         """Kills the node, and any of its unsynced bytes are lost."""
-        self.kill()
-        self.disk.power_cut(self._rng)
+        with self._latch:
+            self.kill()
+            self.disk.power_cut(self._rng)
 
     def _release(self) -> None:
         """Closes what the last life left open on its disk, as the kernel does for a process."""
@@ -196,6 +203,7 @@ class _Life:
 
     def _die(self) -> None:
         self._dead = True
+        self._loop.set_exception_handler(_unheard)
         self._disk.stop()
 
     # On the node's thread.
@@ -204,7 +212,6 @@ class _Life:
         self._frozen.set()
         self._thawed.wait()
         if self._dead and not self._clearing:
-            self._loop.set_exception_handler(_unheard)
             self._loop.stop()
 
     def _end(self, status: int) -> None:
