@@ -106,7 +106,10 @@ async def block_of(member: Member, asked: Mapping[str, str], term: int, first: i
     check_names(member, asked.get("group", ""), asked.get("sender", ""), asked.get("to", ""))
     if member.log is None and member.state == "DAMAGED":
         disk, stores, directory = member.seams.disk, member.seams.stores, str(member.config.dir)
-        kept: bytes = await member.workers.on_keeper(lambda: block_of_closed(disk, stores, directory, term, first))
+        try:
+            kept: bytes = await member.workers.on_keeper(lambda: block_of_closed(disk, stores, directory, term, first))
+        except OSError as error:
+            raise Damaged(f"this node's damaged log cannot be read now: {error}") from error
         return kept
     block, header = await block_at(member, Vlsn(first))
     if header.first_vlsn != first or (term and header.term != term):

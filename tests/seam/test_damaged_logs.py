@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from tests.fakes.loop import virtual
 from tests.seam.nodes import BIG, Group
+from tests.seam.test_peer_block import block
 from tests.seam.test_restore import SETTINGS, append, caught_up
 
 
@@ -32,6 +34,27 @@ async def test_a_damaged_log_that_does_not_open_is_restored_when_a_person_asks()
     assert group.nodes["n2"].opened().log.node_file.record.floor_vlsn >= max(told)
     await group.stop()
     assert not group.fatal
+
+
+@virtual
+async def test_a_damaged_log_whose_disk_fails_refuses_a_block_and_sends_it_later() -> None:
+    group = Group(40, **{**SETTINGS, "checkpoint_period_s": 60.0, "checkpoint_bytes": 1 << 30})
+    await group.start()
+    await group.serving()
+    await append(group, 30, {})
+    await asyncio.sleep(3.0)
+    group.kill("n2")
+    disk, path = group.machines["n2"].disk, f"/n2/{newest(group, 'n2')}"
+    disk.flip_bit(path, len(disk.content(path).rstrip(b"\0")) - 1)
+    disk.flip_bit(path, 20)
+    await group.start("n2")
+    await group.until(lambda: group.state("n2") == "DAMAGED", "n2 is damaged")
+    disk.fail_at(lambda call: call.name == "read" and call.path.endswith(".vlog"))
+    status, refused = await block(group, "n2", term=0, first=1)
+    assert (status, msgspec.json.decode(refused)["type"]) == (500, "damaged")
+    status, _ = await block(group, "n2", term=0, first=1)
+    assert status == 200
+    await group.stop()
 
 
 def newest(group: Group, name: str) -> str:

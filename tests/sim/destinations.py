@@ -23,7 +23,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from tests.sim.logs import block_of, first_of
+from tests.sim.logs import block_of, first_of, visible
 from tests.sim.page_files import Paged, paged
 from tests.sim.transactions import are_there as is_of_level_2
 from vlsn.format.block import BlockHeader, Entry, EntryKind, entries
@@ -269,7 +269,11 @@ class Destinations:
 
     def _unexcused(self, name: str, folded: Folded, found: Paged, lacks: list[int]) -> list[int]:
         """Leaves out what a node's log had lost before there was a destination that wants it, until the node says so:
-        it delivers nothing of that destination before."""
+        it delivers nothing of that destination before. A node whose log does not reach the destination's beginning
+        cannot know of it, and cleans as it was before."""
+        if lacks and self.last(name) < folded.since:
+            self._unsaid.pop((name, folded.since), None)
+            return []
         if self._must_have_said(name, folded.since, found.since != folded.since and bool(lacks)):
             return lacks
         return [each for each in lacks if each >= folded.firsts.get(name, 0)]
@@ -341,6 +345,10 @@ class Destinations:
         first = first_of(disk, f"/{name}")
         self._firsts[name] = paths, first
         return first
+
+    def last(self, name: str) -> int:
+        """Finds the last VLSN of a node's log by its files."""
+        return max((block.last for block, _ in visible(self._watch.group.machines[name].disk, f"/{name}")), default=0)
 
     # The end.
 

@@ -109,6 +109,24 @@ def test_a_page_that_was_struck_excuses_its_own_messages_until_the_node_has_had_
     assert lacks() == behind, "it has started again"
 
 
+def test_a_node_that_cannot_know_of_a_move_may_clean_as_before() -> None:
+    machine, rng = Machine(6), Random(6)
+    opened, _ = filled(machine, rng)
+    name, last = DIRECTORY.strip("/"), opened.log.view.range.last
+    group = SimpleNamespace(
+        names=[name],
+        machines={name: machine},
+        nodes={name: SimpleNamespace(log=opened.log)},
+        loop=SimpleNamespace(time=lambda: 0.0),
+    )
+    books = Destinations(cast(Any, SimpleNamespace(group=group)))
+    assert books.last(name) == last
+    moved = Folded(ALL, since=last + 1, firsts={name: 1})
+    assert books._unexcused(name, moved, Paged(), [2, 3]) == []
+    moved.since = last
+    assert books._unexcused(name, moved, Paged(), [2, 3]) == [2, 3]
+
+
 class Held:
     """The part of a watch that the record of destinations uses."""
 
