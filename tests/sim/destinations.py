@@ -74,7 +74,7 @@ class Folded:
     told_s: float = 0.0
     """The time when the sender of that order received its durable answer; 0 before."""
     firsts: dict[str, int] = field(default_factory=dict)
-    """The first VLSN of each node's log when that COMMIT became durable."""
+    """The first VLSN of each node's log when that COMMIT became durable, or before it reached the node."""
     tries: dict[int, int] = field(default_factory=dict)
     """Deliveries by VLSN, from two on."""
     done: set[int] = field(default_factory=set)
@@ -273,6 +273,7 @@ class Destinations:
         cannot know of it, and cleans as it was before."""
         if lacks and self.last(name) < folded.since:
             self._unsaid.pop((name, folded.since), None)
+            folded.firsts[name] = self.first(name)
             return []
         if self._must_have_said(name, folded.since, found.since != folded.since and bool(lacks)):
             return lacks

@@ -123,8 +123,9 @@ def test_a_node_that_cannot_know_of_a_move_may_clean_as_before() -> None:
     assert books.last(name) == last
     moved = Folded(ALL, since=last + 1, firsts={name: 1})
     assert books._unexcused(name, moved, Paged(), [2, 3]) == []
-    moved.since = last
-    assert books._unexcused(name, moved, Paged(), [2, 3]) == [2, 3]
+    assert moved.firsts == {name: opened.log.view.range.first}
+    moved.since, moved.firsts[name] = last, 3  # it has cleaned VLSNs 1 and 2 before it knew of the move
+    assert books._unexcused(name, moved, Paged(), [2, 3]) == [3]
 
 
 class Held:
