@@ -264,7 +264,10 @@ def table_of(found: list[Row]) -> Table:
 def main(as_json: bool, steps: str | None) -> None:
     """Prints the calls, functions, files, rooms and changes of room of one operation each."""
     logging.disable()
-    found = {(name, nodes): calls_of(name, nodes) for name in OPERATIONS for nodes in SIZES}
+    try:
+        found = {(name, nodes): calls_of(name, nodes) for name in OPERATIONS for nodes in SIZES}
+    finally:
+        logging.disable(logging.NOTSET)  # the tests of this process log again
     rows = [counted(name, nodes, calls) for (name, nodes), calls in found.items()]
     if steps:
         print("\n".join(f"{file} {function}" for file, function in found[steps, SIZES[0]]))
